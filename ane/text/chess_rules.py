@@ -9,17 +9,20 @@ PIECES = {"K": "king", "Q": "queen", "R": "rook", "B": "bishop", "N": "knight"}
 CHECKS = {"+": " check", "#": " checkmate", "": ""}
 MOVE = r"(?:[KQRBN]?[a-h]?[1-8]?x?[a-h][1-8](?:=[QRBN])?|O-O(?:-O)?)[+#]?(?![\w.]\w|\w)"
 MOVE_BEFORE = re.compile(r"(?:[a-h][1-8][+#]?|O-O|\b\d{1,3}[.,]|\b[Pp]lay(?:s|ed)?|\bmoved?),? \Z")
+NOT_SURELY_MOVES = ELEMENTS | {"Bb", "Ka", "Kb", "Kc", "Kd", "Rf"}
+MOVE_ENDS = re.compile(r"(?:[a-h][1-8]|O|=[QRBN])[+#]? \Z")
 MOVE_AFTER = re.compile(rf"[,;]? (?:\d{{1,3}}\. ?)?{MOVE}")
 
 
 def expand_move(match: re.Match) -> str:
     """Read Nf3 as "knight F3", and exd5 as "E takes D5".
 
-    Na2 may be sodium, and Bb7 a chord. Without "x" or "+", they are moves only next to another move, or after "played".
+    Na2 may be sodium, Bb7 a chord, and Ka1 a constant. Without "x" or "+", such a word is a move only next to another
+    move, or after "played".
     """
     piece, start, takes, target, promoted, check = match.groups()
     if not (takes or check or promoted):
-        unsure = piece + target[0] in ELEMENTS or (piece + target[0]) == "Bb"
+        unsure = piece + target[0] in NOT_SURELY_MOVES
         if unsure and not (follows(match, MOVE_BEFORE) or MOVE_AFTER.match(match.string, match.end())):
             return match[0]
     words = [PIECES.get(piece), start.upper(), takes and "takes", target.upper(), PIECES.get(promoted)]
@@ -27,7 +30,11 @@ def expand_move(match: re.Match) -> str:
 
 
 RULES: tuple[TextRule, ...] = (
-    rule("e5 2. Nf3", rf"(?<![\w.,/-])(\d{{1,3}})\.(?:\.\.)?\s?(?={MOVE})", r", \1, "),
+    rule(
+        "e5 2. Nf3",
+        rf"(?<![\w.,/-])(\d{{1,3}})\.(?:\.\.)?\s?(?={MOVE})",
+        lambda match: f"{', ' * bool(follows(match, MOVE_ENDS))}{match[1]}, ",
+    ),
     rule(
         "Nf3, exd5, e8=Q#",
         r"(?<![\w.'-])(?=[KQRBNa-h][a-h1-8x=]{2})(?=[KQRBN]|.x|.[18]=)([KQRBN]?)([a-h]?[1-8]?)(x?)([a-h][1-8])"

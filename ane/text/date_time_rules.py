@@ -56,7 +56,14 @@ def expand_day(match: re.Match) -> str:
     """Read Sat as "saturday" before a date or a time, and after a word such as "on". Elsewhere it may be a verb."""
     day, timed = match[1], DATE_AFTER.match(match.string, match.end()) or HOURS_AFTER.match(match.string, match.end())
     known = (
-        timed or (match[2] and day in SURE_DAYS) or (not day.isupper() and day != "Sun" and follows(match, DAY_BEFORE))
+        timed
+        or (match[2] and day in SURE_DAYS)
+        or (
+            not day.isupper()
+            and day != "Sun"
+            and follows(match, DAY_BEFORE)
+            and not NAME_AFTER.match(match.string, match.end())
+        )
     )
     return DAYS[day.lower()] + (period_after(match) if match[2] and not timed else "") if known else match[0]
 
@@ -71,6 +78,7 @@ HOURS_AFTER = re.compile(
     r"|:\s(?i:closed|open)\b"
 )
 SURE_DAYS = frozenset(("Tue", "Tues", "Thu", "Thur", "Thurs", "Wed", "Weds", "Fri"))
+NAME_AFTER = re.compile(r" (?!I\b)[A-Z]")  # "on Mon Repos" is a place
 DAY_BEFORE = re.compile(r"\b(?i:on|every|next|until|till)\s\Z")
 
 
@@ -119,7 +127,7 @@ DAYTIME_AFTER = re.compile(
     r" (?:in the (?:morning|afternoon|evening)\b(?! (?:session|trad))|at night|tonight|tomorrow|o'clock)\b"
 )
 CLOCK_BEFORE = re.compile(r"\b(?i:at|by|from|until|till|before|after|around|about|past)\s\Z")
-TRAIN_AFTER = re.compile(r" (?:train|bus|coach|flight|ferry|boat|service|(?:from|to) [A-Z])")
+TRAIN_AFTER = re.compile(r" (?:train|bus|coach|flight|ferry|boat|service|(?:from|to) [A-Z])(?! (?:fare|ticket|pass))")
 THE_BEFORE = re.compile(r"\b[Tt]he\s\Z")
 LEAVES_BEFORE = re.compile(r"\b(?:leav|depart|arriv)(?:e[ds]?|s|ed|ing)?(?: (?!at)\w+)? at\s\Z")
 CLAUSE_AFTER = re.compile(r"[.,;:!?)]|\s*\Z| (?:and|or|on|from|sharp|with|for|by)\b")
@@ -253,7 +261,8 @@ TIME_RULES = (  # the rules for ranges come first, and replace only the dash
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
     rule(
         "9am-5pm",
-        r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .))\s?"
+        r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .)"
+        r"|(?<=\bnoon.)|(?<=\bmidnight.)|(?<=\d.)(?=midnight\b|noon\b))\s?"
         r"(?=\d|noon\b|midnight\b)",
         " to ",
     ),

@@ -49,7 +49,8 @@ def expand_minus(match: re.Match) -> str:
     alike = first and second and first[2] == second[2]
     falls = not alike or float(first[1]) > float(second[1])
     if first and (sum_of := SUM_AFTER.match(text, end)):
-        minus = falls or not re.fullmatch(r"-?\d+", sum_of[2]) or int(first[1]) - int(sum_of[1]) == int(sum_of[2])
+        result = re.sub("[–−]", "-", sum_of[2])
+        minus = falls or not result[-1].isdecimal() or float(first[1]) - float(sum_of[1]) == float(result)
     elif follows(match, TERM_BEFORE):
         minus = TERM_AFTER.match(text, end) and falls
     else:
@@ -61,9 +62,11 @@ def expand_minus(match: re.Match) -> str:
 COUNT_BEFORE = re.compile(r"(?<![\w.,])(\d+(?:\.\d+)?)(x?) ?\Z")
 COUNT_AFTER = re.compile(r"(\d+(?:\.\d+)?)(x?)(?![\w.]\w|\w)")
 # The rest of a sum of numbers, and its result: "5 – 3 = 2", "9 - 4 - 2 = ?".
-SUM_AFTER = re.compile(r"(\d+)(?: ?[-–+*/×] ?\d+){0,5} ?= ?(-?\d+|[?b-z]|_+)(?!\w)")
+SUM_AFTER = re.compile(r"(\d+)(?: ?[-–+*/×] ?\d+){0,5} ?= ?([-–−]?\d+|[?b-z]|_+)(?!\w)")
 # A term that is surely one of a formula: "2x", "n", "b²", "(a + b)". The "m²" of an area is not.
-TERM_BEFORE = re.compile(r"(?:(?<![\w'./])(?:k|\d*[nxyz]|\d*[a-ln-z][²³])|[\w)]\^\d+|[-+*/×–] ?\w{1,3}\)) ?\Z")
+TERM_BEFORE = re.compile(
+    r"(?:(?<![\w'./])(?:\d*[nxyz]|\d*[a-ln-z][²³])|= ?\d*[b-hj-z]|[\w)]\^\d+|[-+*/×–] ?\w{1,3}\)) ?\Z"
+)
 TERM_AFTER = re.compile(r"(?:\d+(?:\.\d+)?(?:[a-z]{1,2})?(?![-\w]|\.\w)|[b-hj-z][²³]?(?![\w']))|√|\(\w{1,4} ?[-+*/×–)]")
 EQUALS_AFTER = re.compile(r"[\w.]{1,9}[²³]?(?: [-+*/×–] [\w.]{1,9}){0,5} ?=")
 EQUALS_BEFORE = re.compile(r"= ?(?:[\w.²³()]+ [-+*/×–] ){0,5}(?:[\w²³()]*[A-Za-z²³)]|\d+) ?\Z")
@@ -162,7 +165,7 @@ def expand_formula(match: re.Match) -> str:
 
 RULES: tuple[TextRule, ...] = (
     rule("$x^2$", r"\$\$([^$]{1,300})\$\$|\$(?![\s$])([^$\n]{1,120})(?<!\s)\$(?!\w)", expand_tex),
-    rule("x^(n+1)", r"\^ ?\(([^()]{1,20})\)", expand_exponent),
+    rule("x^(n+1)", r"(?<=[\w)])\^ ?\(([^()]{1,20})\)", expand_exponent),
     rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)", "-"),
     rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
     rule(

@@ -60,6 +60,10 @@ MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # a unit before o
 MEASURED_ACTION = re.compile(rf" (?:{any_of(MEASURED_ACTIONS)})\b")
 DETERMINER = re.compile(r"\b(?:the|this|that|each|every|his|her|its|my|our|your|their|[\w.]+['’]s)\s+\Z", re.IGNORECASE)
 QUOTED = re.compile(r"(?:^|\s)[\"“]\S*\Z")  # text before a closing quotation mark
+NEGATIVE_BEFORE = re.compile(  # a dash here is a minus sign: "= –5", "is –5"
+    r"(?:[=<>≤≥(:,] ?|\b(?:is|are|was|were|be|of|at|to|from|and|between|below|above|about|than|under|equals|minus)\s"
+    r"|\A)\Z"
+)
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
 
@@ -102,16 +106,15 @@ def expand_record(match: re.Match) -> str:
     """Read improved to 5-0 as "improved to five and oh", and a 12-4 record as "a twelve and four record"."""
     won, lost = int(match[1]), int(match[2])
     ends = CLAUSE_AFTER_RECORD.match(match.string, match.end())
-    known = (RECORD_AFTER.match(match.string, match.end()) and not follows(match, WON_BEFORE)) or (
-        ends and (won > lost or not won) and follows(match, IMPROVED_TO)
-    )
+    improved = ends and (won > lost or not won) and follows(match, IMPROVED_TO)
+    known = (improved or RECORD_AFTER.match(match.string, match.end())) and not follows(match, WON_BEFORE)
     return f"{won} and {lost or 'oh'}" if known else match[0]
 
 
 RECORD_AFTER = re.compile(r" (?:record|start|mark|this season|on the (?:season|year)|overall)\b")
-CLAUSE_AFTER_RECORD = re.compile(r"[.,;:!?)]|\s*\Z| (?:in|this|with|after|and|for|against|since|as|when)\b")
+CLAUSE_AFTER_RECORD = re.compile(r"[.,;:!?)]|\s*\Z| (?:in(?! front)|this|with|after|and|for|against|since|as|when)\b")
 IMPROVED_TO = re.compile(r"\b(?:(?:improv\w+|falls?|fell|drop\w*|mov\w+) to|went|finished) \Z")
-WON_BEFORE = re.compile(r"\b(?:w[io]ns?|lost|loses?|beat|drew)\b[^.!?\n]{0,16}\Z")
+WON_BEFORE = re.compile(r"\b(?:w[io]ns?|lost|loses?|beat|drew|game|match|final|tie|half)\b[^.!?\n]{0,16}\Z")
 
 
 def expand_average(match: re.Match) -> str:
@@ -357,6 +360,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
             match[0] if follows(match, QUOTED) else "ft" if match[1] == "'" else "in" if match[2] else " inch"
         ),
     ),
+    rule("= –5", r"–(?=\.?\d)", lambda match: "minus " if follows(match, NEGATIVE_BEFORE) else match[0]),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
 )
@@ -412,7 +416,7 @@ UNIT_RULES = (
     rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
     rule(
         "14 kt gold, a 15 kt bomb",
-        r"(?<=\d)([\s-]?)kt(?= (?:(?P<gold>(?:[a-z]+ )?gold)|of TNT|yield|bomb|warhead|blast|explosion)\b)",
+        r"(?<=\d)([\s-]?)kt(?= (?:(?P<gold>(?:[a-z]+ )?gold)|of (?!wind|breeze)\w+|yield|bomb|warhead|blast)\b)",
         lambda match: f"{match[1]}{'karat' if match['gold'] else 'kton'}",
     ),
     rule(
