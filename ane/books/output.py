@@ -21,6 +21,7 @@ from ane.books.ownership import FileOwnership, published
 from ane.books.plan import digest_of
 from ane.books.sound_files import SoundFiles
 from ane.books.store import JobStore
+from ane.system import sound_formats
 from ane.system.errors import UserError
 from ane.system.file_gate import check_apart
 from ane.system.files import check_output_file, write_json
@@ -29,6 +30,7 @@ MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0  # LUFS that a user may ask for
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')  # characters that some systems forbid in file names
 IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
 ABOUT_TAGS = {"date": "date", "publisher": "publisher", "description": "description", "series": "grouping"}
+COMPANIONS = {".srt": "srt", ".vtt": "vtt", ".json": "times"}  # suffix of a file next to the sound → option
 MAX_NAME = 120  # characters of a title in a file name
 MAX_BYTES = 210  # bytes of a title in a file name (most systems allow 255 for the whole name)
 
@@ -43,7 +45,7 @@ class OutputOptions:
             title.
         srt: Whether to write SubRip subtitles.
         vtt: Whether to write WebVTT subtitles.
-        json: Whether to write the times of chapters and chunks.
+        times: Whether to write the times of chapters and chunks.
         word_times: Whether subtitles, times and an EPUB contain the times of words.
         loudness: LUFS of the book. ``None`` leaves the level unchanged.
         playlist: Whether to write a playlist of the chapters, and the cover as a file.
@@ -59,7 +61,7 @@ class OutputOptions:
     per_chapter: bool = False
     srt: bool = False
     vtt: bool = False
-    json: bool = False
+    times: bool = False
     word_times: bool = False
     loudness: float | None = None
     title: str = ""
@@ -86,12 +88,15 @@ class OutputOptions:
                 f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}", "loudness"
             )
         if self.is_epub:
-            for name in ("playlist", "per_chapter", "srt", "vtt", "json"):
+            for name in ("playlist", "per_chapter", "srt", "vtt", "times"):
                 if getattr(self, name):
                     raise UserError(
                         f"{name} has no effect on an EPUB, which contains chapters, text and times: leave it out", name
                     )
             check_output_file(self.path)
+        elif self.path.suffix.lower() not in sound_formats.FORMATS:
+            formats = ", ".join(sound_formats.FORMATS)
+            raise UserError(f"cannot write {self.path}: end its name in {formats} or {EPUB}")
         else:
             check_output(self.path)
         for suffix in self.companions:
@@ -113,7 +118,7 @@ class OutputOptions:
     @property
     def companions(self) -> list[str]:
         """Suffixes of the files with subtitles and times."""
-        return [f".{name}" for name in ("srt", "vtt", "json") if getattr(self, name)]
+        return [suffix for suffix, name in COMPANIONS.items() if getattr(self, name)]
 
     def paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
         """Return the paths of the sound files.
@@ -136,7 +141,7 @@ class OutputOptions:
             for suffix in self.companions
             if suffix != ".json"
         ]
-        return subtitles + [self.path.with_suffix(".json")] * self.json + self.of_folder
+        return subtitles + [self.path.with_suffix(".json")] * self.times + self.of_folder
 
     @property
     def of_folder(self) -> list[Path]:
@@ -248,11 +253,11 @@ def with_former_companions(
         return options
     there = [
         file
-        for file in replace(options, srt=True, vtt=True, json=True).other_paths(titles, numbers)
+        for file in replace(options, srt=True, vtt=True, times=True).other_paths(titles, numbers)
         if file.exists() and file not in options.of_folder
     ]
     others = {file.suffix for file in there if not ownership.is_own(file)}
-    again: dict[str, Any] = {file.suffix[1:]: True for file in there if file.suffix not in others}
+    again: dict[str, Any] = {COMPANIONS[file.suffix]: True for file in there if file.suffix not in others}
     return replace(options, **again)
 
 
@@ -293,7 +298,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
                 if options.cover and path.suffix != ".m3u8"
                 else playlist(parts, paths).encode("utf-8", "replace")
             )
-    if options.json:
+    if options.times:
         with written(options.path.with_suffix(".json")) as target:
             write_json(
                 target,

@@ -130,11 +130,21 @@ class BookSpeaker:
         plain, removed = without_faulty_commands(text)
         request = replace(self._request, text=plain, seed=seed if self.seeded else None)
         speech = self.synthesizer.speech_of(request, SpeechContext(batched=True, voice=voice))
-        notes = [f"{command} is not a possible pause, so it was left out" for command in removed]
+        notes = [
+            f"{command} is "
+            + ("a command of macOS without effect" if is_foreign(command) else "not a possible pause")
+            + ", so it was left out"
+            for command in removed
+        ]
         words = speech.words
         if words and (removed or self.lexicon):
             words = matched_words(without_commands(text), [(word.word, (word.start, word.end)) for word in words])
         return SpokenChunk(speech.audio, [*notes, *speech.notes], words, speech.details.get("decoded", ()))
+
+
+def is_foreign(command: str) -> bool:
+    """Return whether a command is one of macOS's `say`, such as [[rate 200]], and no pause."""
+    return command.startswith("[[") and not command.startswith("[[slnc")
 
 
 def voice_digest(voice: Any) -> str:

@@ -6,6 +6,7 @@
 import argparse
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,10 @@ class CommandParser(argparse.ArgumentParser):
         return known
 
     def error(self, message: str) -> NoReturn:
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
+            known = [name.strip("'") for name in choice[2].split(", ")]
+            if near := difflib.get_close_matches(choice[1], known, 1):
+                message = f"{message[: choice.start(2) - len('choose from ')]}did you mean {near[0]}?)"
         self.exit(2, f"{self.prog}: error: {printable(message)}; see {self.prog} --help\n")
 
 

@@ -1,6 +1,7 @@
 """Add the flags of macOS's `say` to `ane say`, and explain the flags of macOS that it does not support."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -44,7 +45,7 @@ def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "-r",
         "--rate",
-        type=float,
+        type=words_per_minute,
         metavar="WPM",
         help=f"speed in words per minute, instead of --speed. {WORDS_PER_MINUTE} is normal",
     )
@@ -113,7 +114,26 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         from ane.audio.sample_format import SampleFormat
 
         args.samples = SampleFormat.read(args.data_format)
-        args.samples.subtype(args.output.suffix.lower())  # raises for an unsupported sample format, before any work
+        try:  # before any work
+            args.samples.subtype(args.output.suffix.lower())
+        except UserError as error:
+            raise UserError(str(error).replace(args.samples.name, args.data_format, 1), "data_format") from None
+
+
+def words_per_minute(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"it must be a number of words per minute, got {text!r}") from None
+
+
+def about_rate(error: UserError, args: argparse.Namespace) -> UserError:
+    """Return an error about the speed as an error about --rate, if that flag set the speed."""
+    limits = re.match(r"speed must be from (\S+) to (\S+), got", str(error))
+    if args.rate is None or limits is None:
+        return error
+    least, most = (float(limit) * WORDS_PER_MINUTE for limit in limits.groups())
+    return UserError(f"rate must be from {least:g} to {most:g} words per minute, got {args.rate:g}", "rate")
 
 
 def named_output(output: Path, file_format: str | None) -> Path:

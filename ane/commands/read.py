@@ -56,7 +56,9 @@ def read(args: argparse.Namespace) -> int:
     if args.workers and args.ray is None:
         raise UserError("workers has no effect without --ray", "workers")
     cast = cast_of(args.cast, args.quote_voice)
-    if args.book is not None and any(getattr(args, name) for name in ("list", "cast_report", "text", "explain")):
+    if wanted := [name for name in ("list", "cast_report", "text", "explain") if getattr(args, name)]:
+        if args.book is None:
+            raise UserError(f"{wanted[0]} needs a book: ane read BOOK --{wanted[0].replace('_', '-')}", wanted[0])
         print_preview(args, open_document(args), cast)
         return 0
     if args.book is None or args.output is None:

@@ -74,8 +74,8 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         "--output",
         metavar="OUT",
         type=arguments.path,
-        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}. An .epub contains the text too, "
-        "so that a reading program can mark the sentence being spoken",
+        help=f"file to write, whose suffix chooses the format: {SUFFIX_HELP}, or .epub. An .epub contains the "
+        "text too, so that a reading program can mark the sentence being spoken",
     )
     add_request_arguments(parser, "voice", "lexicon")
     parser.add_argument(

@@ -49,13 +49,16 @@ def plan_to_print(
 
 def print_text(plan: "BookPlan") -> None:
     """Print each block of text as a paragraph, with an empty line between paragraphs. Mark where the voice changes."""
+    from ane.books.speakers import without_faulty_commands
+
     firsts = {block.first for block in plan.blocks}
     paragraphs: list[str] = []
     for chunk in plan.chunks:
+        marked = " ".join(without_faulty_commands(chunk.marked)[0].split())
         if chunk.number in firsts or not paragraphs:
-            paragraphs.append(chunk.marked)
+            paragraphs.append(marked)
         else:
-            paragraphs[-1] += f" {chunk.marked}"
+            paragraphs[-1] += f" {marked}"
     output_console().print("\n\n".join(paragraphs))
 
 

@@ -17,7 +17,7 @@ from ane.commands import arguments
 from ane.commands.defaults import left_out
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
-from ane.commands.macos_flags import add_macos_arguments, apply_macos_arguments, listed
+from ane.commands.macos_flags import about_rate, add_macos_arguments, apply_macos_arguments, listed
 from ane.commands.messages import ProgressDisplay, message_console, output_console
 from ane.commands.say_report import list_presets, numbered_paths, output_paths, print_report, write_beside
 from ane.commands.say_text import arriving_text, check_lines, has_words, read_text, reads_standard_input
@@ -129,6 +129,14 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def say(args: argparse.Namespace) -> int:
+    try:
+        return say_text(args)
+    except UserError as error:
+        raise about_rate(error, args) from error.__cause__
+
+
+def say_text(args: argparse.Namespace) -> int:
+    """Speak the text that the flags name. With "?" as the value of a flag, list its values."""
     from ane.audio import play
 
     if args.voice == "?":

@@ -4,12 +4,13 @@ The flags of speech are made from the settings classes of all models.
 """
 
 import argparse
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from rich.console import Console
 
-from ane.bundles import Bundle
+from ane.bundles import Bundle, open_model
 from ane.bundles.family import DEFAULT_FAMILY, MODELS
 from ane.bundles.opening import DEMO
 from ane.bundles.package_records import COMPUTE_UNITS
@@ -116,7 +117,25 @@ def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespa
     if args.bundle or name not in (*REQUEST, *TortoiseSettings.options()):
         return error
     only = f", whose only voice is {model.default_voice}" if name == "voice" and model.default_voice else ""
-    return UserError(f"{name} has no effect on {model.name}{only}: add --bundle {DEMO}, or leave it out", name)
+    advice = f"add --bundle {DEMO}, or leave it out"
+    if name == "voice" and (faulty := voices_not_in(args.voice, open_model(DEMO))):
+        advice = f"leave it out ({DEMO} has no voice {faulty[0]!r} either: see ane voices list --bundle {DEMO})"
+    return UserError(f"{name} has no effect on {model.name}{only}: {advice}", name)
+
+
+def voices_not_in(spec: str, model: Bundle) -> list[str]:
+    """Return the voices of a mix that are neither files nor voices of a model."""
+    from ane.voices.finding import find_voice, voice_names
+    from ane.voices.voice import parse_mix
+
+    missing: list[str] = []
+    with suppress(UserError):
+        for name in parse_mix(spec)[0]:
+            if name not in voice_names(model):
+                missing.append(name)
+                find_voice(name, [])  # raises unless it is a path
+                missing.pop()
+    return missing
 
 
 def requested(args: argparse.Namespace, text: str, settings: Any, **fields: Any) -> SpeechRequest:

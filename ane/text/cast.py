@@ -16,6 +16,7 @@ from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
 from ane.text.passages import COMMAND, Quotation, is_voice
 
 MAX_CAST = 4 << 20  # bytes
+KEYS = ("narrator", "quotations", "speakers", "aliases", "lines")  # of a cast file
 QUOTATION = "quotation"  # name of the speaker of quotations that nobody in the cast speaks
 ARTICLE = re.compile(r"(?i)(?:the|an?)\s+")
 TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")
@@ -148,8 +149,9 @@ def read_cast(path: Path | str) -> Cast:
     except ValueError as error:  # an error of tomllib, or a number with thousands of digits
         raise UserError(f"{path} is not TOML in UTF-8: {error}") from error
     try:
-        if "attributed" in content:
-            raise UserError("a cast file has no field named attributed: leave it out")
+        for name in content:
+            if name not in KEYS:
+                raise UserError(f"{name} is unknown: use {', '.join(KEYS)}")
         return Cast(**content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error

@@ -78,13 +78,20 @@ def read_pauses(
         line, counted = line + text.count("\n", counted, begin), begin
         try:
             silence = pause_seconds(match, f"line {line}")
-        except UserError:
+        except UserError as error:
             if strict:
-                raise
+                raise with_other_commands(error, text, match) from None
             continue
         passages.append(Passage(text[end:begin], silence, voice=voice))
         end = stop
     return [*passages, Passage(text[end:], voice=voice)] if text[end:].strip() or not passages else passages
+
+
+def with_other_commands(error: UserError, text: str, first: re.Match[str]) -> UserError:
+    """Add the other commands of macOS without effect to the error about the first of them."""
+    others = [match[0] for match in COMMAND.finditer(text, first.end()) if match["name"] not in (None, "slnc")]
+    more = f" (also without effect: {', '.join(dict.fromkeys(others))})" if first["name"] != "slnc" and others else ""
+    return UserError(f"{error}{more}", error.parameter)
 
 
 def is_voice(match: re.Match[str]) -> bool:

@@ -84,7 +84,7 @@ def spoken(request, tmp_path_factory) -> tuple[Path, dict]:
         store.adopt(plan)
         store.set_fact("text", {"language": text.language, "blocks": [astuple(one) for one in plan.blocks]})
         narrate(store, plan, WordSpeaker(), lambda *progress: None)
-        write_book_files(store, OutputOptions(folder / "book.wav", json=True, word_times=True))
+        write_book_files(store, OutputOptions(folder / "book.wav", times=True, word_times=True))
         write_book_files(
             store,
             OutputOptions(

@@ -51,7 +51,7 @@ def narrated(folder, document, **options):
         store.adopt(plan)
         store.set_fact("text", {"language": "", "blocks": [astuple(block) for block in plan.blocks]})
         narrate(store, plan, TimingSpeaker(), lambda *progress: None)
-        return write_book_files(store, OutputOptions(folder / "talk.wav", json=True, word_times=True, **options))
+        return write_book_files(store, OutputOptions(folder / "talk.wav", times=True, word_times=True, **options))
 
 
 def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):

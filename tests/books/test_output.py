@@ -142,7 +142,7 @@ def test_without_pyav_five_formats_remain_and_the_others_name_the_extra(job, tmp
 
 
 def test_times_subtitles_and_silences_agree_with_the_sound(job, tmp_path):
-    write(job, tmp_path / "book.wav", srt=True, vtt=True, json=True)
+    write(job, tmp_path / "book.wav", srt=True, vtt=True, times=True)
     times = json.loads((tmp_path / "book.json").read_text())
     chunks = [chunk for chapter in times["chapters"] for chunk in chapter["chunks"]]
     assert [chunk["number"] for chunk in chunks] == list(range(1, 19))
@@ -173,7 +173,7 @@ def test_words_are_timed_in_what_is_left_when_the_silence_before_them_is_removed
 
 def test_one_file_a_chapter_has_a_name_and_times_of_its_own_a_playlist_and_the_cover(job, tmp_path):
     cover = image("PNG")
-    written = write(job, tmp_path / "book.wav", per_chapter=True, srt=True, json=True, playlist=True, cover=cover)
+    written = write(job, tmp_path / "book.wav", per_chapter=True, srt=True, times=True, playlist=True, cover=cover)
     assert [Path(file).name for file in written.files] == [
         "book 01 Chapter 1.wav",
         "book 01 Chapter 1.srt",
@@ -383,7 +383,7 @@ def test_a_folder_in_place_of_the_file_is_reported_in_one_line(job, tmp_path):
 def test_words_are_listed_and_underlined_where_they_are_heard(tmp_path):
     """The stand-in's words last 2 ms each; a pause before a chunk moves those after it."""
     run_job(tmp_path / "job", book(4), TimedStandIn())
-    written = write(tmp_path / "job", tmp_path / "book.flac", srt=True, vtt=True, json=True, word_times=True)
+    written = write(tmp_path / "job", tmp_path / "book.flac", srt=True, vtt=True, times=True, word_times=True)
     chapters = json.loads((tmp_path / "book.json").read_text())["chapters"]
     chunks = [chunk for chapter in chapters for chunk in chapter["chunks"]]
     for chunk in chunks:
@@ -401,7 +401,7 @@ def test_words_are_listed_and_underlined_where_they_are_heard(tmp_path):
 
 def test_what_only_looks_like_a_pause_is_in_no_subtitle(tmp_path):
     run_job(tmp_path / "job", Document([BookChapter("A", [TextBlock(PARAGRAPH, "One [pause] two.")])]))
-    write(tmp_path / "job", tmp_path / "book.flac", srt=True, json=True, word_times=True)
+    write(tmp_path / "job", tmp_path / "book.flac", srt=True, times=True, word_times=True)
     assert "pause" not in (tmp_path / "book.srt").read_text()
     [chapter] = json.loads((tmp_path / "book.json").read_text())["chapters"]
     assert [(word["word"], word["estimated"]) for word in chapter["chunks"][0]["words"]] == [

@@ -77,6 +77,9 @@ def test_values_of_another_type_are_refused(read, text):
     [
         (["say", "hello", "--stpes"], "ane say: error: unrecognized arguments: --stpes (did you mean --steps?)"),
         (["voices", "list", "--jsno"], "ane voices list: error: unrecognized arguments: --jsno (did you mean --json?)"),
+        (["sya", "hello"], "invalid choice: 'sya' (did you mean say?); see ane --help"),
+        (["say", "hello", "--backend", "torch", "--precision", "fp61"], "invalid choice: 'fp61' (did you mean fp16?)"),
+        (["say", "hello", "-r", "fast"], "argument -r/--rate: it must be a number of words per minute, got 'fast'"),
         (["cache", "list", "zzz"], "ane cache list: error: unrecognized arguments: zzz; see ane cache list --help"),
     ],
 )

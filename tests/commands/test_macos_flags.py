@@ -44,7 +44,7 @@ REFUSED = [
     (("--data-format", "F32", "-o", "-"), "--data-format F32 has no effect on standard output"),
     (("--data-format", "F32"), "--data-format has no effect without a file: add -o OUT"),
     (("-a", "0", "-o", "a.wav"), "--audio-device has no effect without playing: add --play"),
-    (("-v", "Samantha", "-o", "a.wav"), "--voice has no effect on heart, whose only voice is heart: add --bundle"),
+    (("-v", "Samantha", "-o", "a.wav"), "--voice has no effect on heart, whose only voice is heart: leave it out"),
     (("-v", "Samantha", "--bundle", "demo", "-o", "a.wav"), "no voice 'Samantha' .*: the voices are heart, michael"),
 ]
 UNKNOWN = [("--quality", "127"), ("--bit-rate", "64000"), ("-i",), ("--interactive=green",), ("--network-send=host",)]

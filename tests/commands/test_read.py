@@ -233,10 +233,12 @@ def test_what_is_no_number_of_a_chapter_or_chunk_is_refused_with_the_forms_that_
 
 def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsys):
     (workplace / "book.md").write_text("Wait [pause] for it. [[rate 200]] Now [pause:300ms] go.\n", encoding="utf-8")
+    assert main(["read", "book.md", "--text"]) == 0
+    assert capsys.readouterr().out == "Wait for it. Now go.\n"
     assert main(["read", "book.md", "-o", "book.wav", *FAST, "--retries", "0"]) == 0
     printed = " ".join(capsys.readouterr().err.split())
     assert "[pause] is not a possible pause" in printed
-    assert "[[rate 200]] is not a possible pause" in printed
+    assert "[[rate 200]] is a command of macOS without effect, so it was left out" in printed
     assert "[pause:300ms] is" not in printed
 
 
