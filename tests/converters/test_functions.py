@@ -50,16 +50,18 @@ def test_each_row_is_known_by_network_and_kind_and_calls_rows_of_its_network():
     assert family_of("clvp").name == "tortoise"
 
 
-def test_the_kept_codes_that_reports_state_are_those_that_were_counted():
+def test_reports_state_the_kept_codes_and_misheard_words_that_were_counted():
     counted = json.loads((ROOT / "tools" / "campaigns" / "results" / "codes.json").read_text())
-    kept = {
-        name.removeprefix("mil:fp16:"): found["with all codes equal"]
+    speech = {
+        name.removeprefix("mil:fp16:"): (found["with all codes equal"], found["words misheard"])
         for name, found in counted.items()
         if name.startswith("mil:fp16:")
     }
-    assert kept == functions.KEPT_CODES
-    for count, line in zip(kept.values(), functions.speech_lines(kept), strict=True):
-        assert f"{count} of 20 sentences" in line
+    assert speech == functions.SPEECH
+    for (kept, misheard), line in zip(speech.values(), functions.speech_lines(speech), strict=True):
+        assert f"{kept} of 20 sentences" in line
+        assert f"mishears {misheard} of {counted['torch:cpu:fp32']['words']} words" in line
+        assert f"{counted['torch:cpu:fp32']['words misheard']} in float32" in line
     assert functions.speech_lines(["fp32"]) == []
 
 
