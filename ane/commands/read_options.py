@@ -290,7 +290,7 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     covered = [name for name, row in FORMATS.items() if row.media and row.media.cover]
     lost = set(TAGS if suffix in FORMATS and not FORMATS[suffix].tags else WITHOUT.get(suffix, ()))
     if args.times:
-        lost -= {"title", "author"}  # which are in OUT.json
+        lost -= {"title", "author"}  # OUT.json contains both
     if suffix in FORMATS and suffix not in covered and not args.playlist:
         lost.add("cover")
     for name in (*TAGS, "cover"):

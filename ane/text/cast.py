@@ -16,7 +16,7 @@ from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
 from ane.text.passages import COMMAND, Quotation, is_voice
 
 MAX_CAST = 4 << 20  # bytes
-KEYS = ("narrator", "quotations", "speakers", "aliases", "lines")  # of a cast file
+KEYS = ("narrator", "quotations", "speakers", "aliases", "lines")  # keys of a cast file
 QUOTATION = "quotation"  # name of the speaker of quotations that nobody in the cast speaks
 ARTICLE = re.compile(r"(?i)(?:the|an?)\s+")
 TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")

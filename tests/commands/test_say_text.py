@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_the_explanation_names_the_rule_of_each_change(capsys):
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
     assert out.startswith("doctor smith paid five dollars.\n")
     assert rows == [["$5", "five dollars", "$5"], ["Dr.", "doctor", "Dr. who"]]
+
+
+def test_each_line_of_the_lexicon_on_the_page_applies_to_its_example(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "writing.md").read_text(encoding="utf-8")
+    lines, text = re.search(r"printf '(.*)' > words\.tsv\n.*? \"(.*?)\"", page).groups()
+    Path("words.tsv").write_text(lines.encode().decode("unicode_escape"), encoding="utf-8")
+    assert main(["say", "--bundle=demo", "--lexicon=words.tsv", "--explain", text]) == 0
+    printed = capsys.readouterr().out
+    for number, line in enumerate(Path("words.tsv").read_text(encoding="utf-8").splitlines(), 1):
+        assert f"words.tsv, line {number} " in printed, line
 
 
 def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workplace):
