@@ -116,11 +116,11 @@ class Function:
         onnx_lengths: Lengths of the test inputs of the ONNX graph. They differ from the lengths with which the graph
             was traced.
         calls: Other kinds of functions that the probe calls.
-        outputs: Output → path of the module in the PyTorch network that returns the same value. "" means the network
-            itself.
+        outputs: For each output, the path of the module in the PyTorch network that returns the same value. "" means
+            the network itself.
         thresholds: Thresholds by precision. They replace ``THRESHOLDS``.
         onnx_fp32: Thresholds of the ONNX graph in fp32, which replace ``ONNX_THRESHOLDS`` and ``ONNX_ERROR``: the dB
-            that it must reach, and the largest error that it may have.
+            that the graph must reach, and the largest error that the graph may have.
     """
 
     kind: str
@@ -176,7 +176,7 @@ class ConvertibleModel:
         networks: Python package with the PyTorch networks.
         functions: Rows of the table.
         lanes: Numbers of lanes for which a Core ML decoder has steps by default.
-        scales: Network → function that returns the factor of the network's residual stream. The host multiplies a
+        scales: For each network, the function that returns the factor of its residual stream. The host multiplies a
             decoder's input columns by this factor. A network without a function has the factor 1.
         slots: Function that returns the default numbers of slots for steps with a number of lanes. ``None`` means that
             the model has no decoder.

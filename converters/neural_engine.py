@@ -24,7 +24,8 @@ class Chip:
         bandwidth: Speed at which the engine reads weights, in GB/s.
         tflops: Speed at which the engine computes in fp16, in TFLOPS.
         source: Where both figures were published.
-        assumed: If nobody published one of the figures: which figure it is, and how it is derived from other figures.
+        assumed: The figure that nobody published, and how we derived it from other figures. "" means that both figures
+            were published.
     """
 
     name: str

@@ -40,7 +40,7 @@ class RowLimit:
 
     Attributes:
         most: Largest number of positions that the stage computes at once. ``None`` means any number.
-        divides: Whether you may also pass longer rows, because the stage divides them itself.
+        divides: Whether callers may pass longer rows, which the stage then divides itself.
     """
 
     most: int | None = None
@@ -116,16 +116,16 @@ class DecoderStage:
 class DenoiserStage:
     """The diffusion network of a model.
 
-    The PyTorch network has a method ``bind``. It takes latents (1, N, D) and a number of frames for each utterance, and
-    a voice latent (1, C). It returns a function that works as ``Denoiser`` does: the function takes noisy mels
-    (1, 100, L), the timestep and ``guided``, and returns the outputs. An ONNX package has the graphs ``condition`` and
-    ``denoise``.
+    The PyTorch network has a method ``bind``. For each utterance, ``bind`` takes latents (1, N, D) and a number of
+    frames. It also takes one voice latent (1, C). ``bind`` returns a function that works as ``Denoiser`` does: the
+    function takes noisy mels (1, 100, L), the timestep and ``guided``, and returns the outputs. An ONNX package has the
+    graphs ``condition`` and ``denoise``.
 
     Attributes:
         network: Name of the network.
         conditioning: Function (run, table, latents, voice latent, frames) → conditioning (2, C, L) float32. Its first
-            row is conditional, and its second row is unconditional. Each denoising step passes it to the graph
-            ``denoise`` as the input ``code`` (``code_emb`` upstream). ``run(graph, inputs)`` runs a graph, and
+            row is conditional, and its second row is unconditional. Each denoising step passes the conditioning to the
+            graph ``denoise`` as the input ``code`` (``code_emb`` upstream). ``run(graph, inputs)`` runs a graph, and
             ``table(key)`` reads a parameter.
         out_channels: Function that takes the network's config and returns the number of output channels.
         packaged: Function (``FunctionSet``, latents, conditioning, frames) → ``Denoiser`` that runs one utterance on a
@@ -154,7 +154,8 @@ class ModelStages:
 class Backend(ABC):
     """Runs the stages of one model on an engine.
 
-    A method raises NotImplementedError if the engine cannot do its work, or if the model lacks the network for it.
+    A method raises NotImplementedError if the engine cannot do what the method promises, or if the model lacks the
+    network that the method runs.
 
     Attributes:
         name: Name of the backend in reports.
@@ -163,10 +164,10 @@ class Backend(ABC):
         fixed_thread_count: Whether every network always uses the same number of threads, even when other programs keep
             the machine busy. Then the sound always has the same bytes.
         any_thread: Whether several threads may call the backend at once.
-        calls_at_once: Number of calls that you may make at once for one text, from as many threads. No bit of the
-            outputs changes.
-        blocks_python: Whether no other thread of this process can run Python during a network call. This is the case
-            for predictions by coremltools.
+        calls_at_once: Number of calls that you may make at once for one text, each on a thread of its own. The outputs
+            have the same bits as without other calls.
+        blocks_python: Whether no other thread of this process can run Python during a network call. Predictions by
+            coremltools block Python in this way.
         returns_attention: Whether ``align`` and ``prefix_attention`` work.
         keep: Whether ``release`` leaves networks in memory.
     """

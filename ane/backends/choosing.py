@@ -115,8 +115,8 @@ class EngineOptions(TensorRTOptions):
             selects the packages stored in "fp32", "fp16", "8bit", "6bit" or "4bit". For ONNX it selects the packages
             stored in "fp32", "fp16", "int8" or "int4". "auto" means the backend's choice.
         threads: Number of CPU threads for the whole process. ``None`` means the backend's choice.
-        keep: Whether networks stay loaded after ``Backend.release``. ``None`` means yes on CUDA, TensorRT, MPS and Core
-            AI, yes for small models, and yes on Core ML if this machine has enough memory.
+        keep: Whether networks stay loaded after ``Backend.release``. ``None`` means that they stay on CUDA, TensorRT,
+            MPS and Core AI. They also stay if the model is small, and on Core ML if this machine has enough memory.
         cache: Where Core ML packages keep the kv-cache: "io" (on the host), "state" (inside Core ML) or "auto".
         compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the units that
             the bundle names.

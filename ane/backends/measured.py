@@ -43,7 +43,8 @@ class MeasuredEngines:
     """The engines that `ane bench` found fastest for a bundle.
 
     Attributes:
-        machine: Chip and operating system on which `ane bench` ran. On any other, the measurement is ignored.
+        machine: Chip and operating system on which `ane bench` ran. On any other machine, `ane` ignores the
+            measurement.
         date: Date of the measurement.
         decoder: Engine that was fastest for the decoder.
         others: Engine that was fastest for all other networks.

@@ -15,8 +15,8 @@ class Owned:
     """Wraps a backend, decoder or denoiser, and runs all its methods on the thread that created it.
 
     Args:
-        thing: The object to wrap. If one of its methods returns a decoder or denoiser, the caller gets a wrapped
-            one.
+        thing: The object to wrap. If a method of the object returns a decoder or a denoiser, the caller gets that
+            decoder or denoiser in a wrapper, too.
         thread: Pool with a single thread, the one that created ``thing``.
     """
 

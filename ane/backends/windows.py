@@ -95,7 +95,8 @@ def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[in
 class Windowed:
     """Runs a vocoder, window by window, on columns (C, n) that arrive in pieces of any length.
 
-    A column is the input for one mel frame. Any other stage works, too, if its output for a frame depends on a margin.
+    A column is the input for one mel frame. The class also runs any other stage whose output for a frame depends only
+    on the frame and a margin around it.
 
     Args:
         backend: Backend that runs the stage and limits the length of a call.

@@ -27,8 +27,9 @@ class TimedChunk:
     Attributes:
         start: Sample at which the chunk's sound starts.
         end: Sample at which the chunk's sound ends.
-        speed: Factor by which the sound is played faster than the chunk was spoken.
-        words: The words of the chunk, with times in seconds from ``start``. Empty unless ``with_words`` added them.
+        speed: Factor by which the book plays the chunk faster than the model spoke it.
+        words: The words of the chunk, with times in seconds from ``start``. The list is empty until ``with_words`` adds
+            the words.
     """
 
     chunk: PlannedChunk

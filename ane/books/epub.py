@@ -62,9 +62,9 @@ class PackageDocument:
     Attributes:
         contents_id: Id of the NCX file.
         items: The files of the book, by id.
-        spine: Ids of the files in reading order, and whether each file is in the main text.
-        front: Maximum characters of prose in each file that the guide calls front matter, by path. A file with more
-            prose is not front matter.
+        spine: For each file in reading order, its id, and whether the file belongs to the main text.
+        front: For each file that the guide calls front matter, by path: the number of characters of prose that front
+            matter may have. A file with more prose is not front matter.
         readable: The results of ``readable_path`` so far, by id.
     """
 
@@ -132,7 +132,7 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 class SpineReader:
     """A reader that collects the chapters of a book. ``read_file`` reads the next text file of the spine.
 
-    A file that the contents do not list becomes a separate chapter, because the file before may be left out.
+    A file that the contents do not list becomes a separate chapter, because the file before it may be left out.
     """
 
     archive: BookArchive

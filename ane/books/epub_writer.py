@@ -52,8 +52,8 @@ class EpubFacts:
 
     Attributes:
         plan: Digest of the book's plan. The EPUB's identifier is made from it.
-        by_word: Whether to mark each word that is spoken instead of each sentence. A chunk without word times is marked
-            as a whole.
+        by_word: Whether reading programs mark each word while it is spoken. If not, they mark each sentence. They mark
+            a chunk without word times as a whole.
         about: Facts about the book. The keys are names of ``ane.books.document.ABOUT``.
     """
 
@@ -73,7 +73,8 @@ class OverlaidChapter:
     """A chapter's page, and the times of the spans on it that a reading program marks while they are spoken.
 
     Attributes:
-        clips: (id, start, end) of each marked span, in seconds of the chapter's sound.
+        clips: For each marked span, its id, its start and its end. Both times are seconds from the beginning of the
+            chapter's sound.
     """
 
     name: str

@@ -22,9 +22,9 @@ class WrittenBook:
     """The files that were written for a book, and facts about them.
 
     Attributes:
-        seconds: Seconds of sound.
-        loudness: LUFS of the decoded files. ``None`` if no level was set.
-        true_peak: dBTP of the decoded files. ``None`` if no level was set.
+        seconds: Length of the sound in seconds.
+        loudness: Loudness of the decoded files in LUFS. ``None`` means that no level was set.
+        true_peak: True peak of the decoded files in dBTP. ``None`` means that no level was set.
         former: Files that earlier runs wrote and this run did not. They may no longer fit the sound.
         notes: Notes about subtitles that start late.
         measures: For ACX, the measured values of each file, in the order of ``ane.books.acx.LIMITS``.
@@ -50,7 +50,7 @@ class OutputFact:
 
 @dataclass(frozen=True)
 class DocumentFact:
-    """The language of a text, and its blocks as tuples of ``PlannedBlock``. Last fields of a tuple may be missing."""
+    """The language of a text, and its blocks as tuples of ``PlannedBlock``. A tuple may lack its last fields."""
 
     language: str
     blocks: list[tuple[Count, str] | tuple[Count, str, int] | tuple[Count, str, int, Cue]] = field(default_factory=list)
@@ -93,7 +93,7 @@ Word = tuple[str, Seconds, Seconds] | tuple[str, Seconds, Seconds, bool] | tuple
 
 
 def read_fact(name: str, text: Any, job: Path) -> Any:
-    """Read a fact about a job from its JSON. Raises UserError if it does not have the type that ``FACTS`` gives."""
+    """Parse the JSON of a fact about a job. Raises UserError if the fact has another type than in ``FACTS``."""
     where = f"the job in {job} is damaged: {name}"
     try:
         value = json.loads(text)

@@ -35,7 +35,8 @@ class SoundSignals:
         clipped: Number of runs of at least ``CLIPPED_RUN`` samples at full scale.
         clicks: Number of milliseconds in which samples jump as they never do in speech.
         pause: Seconds of the longest silence within the speech.
-        edge: Level of the louder end, in dB relative to ``loudness``. If speech is cut off, it is near 0 or above.
+        edge: Level of the louder end, in dB relative to ``loudness``. If speech is cut off, this level is near 0 or
+            above.
     """
 
     seconds: float
@@ -119,7 +120,8 @@ class WordFit:
     Attributes:
         start: Start in seconds.
         end: End in seconds.
-        misfit: How badly the sound fits the word, in nats per frame. Correctly spoken words have 1 to 3.
+        misfit: Misfit of the sound and the word in nats per frame. Correctly spoken words have 1 to 3. A worse fit has
+            more.
     """
 
     word: str
@@ -135,7 +137,7 @@ class WordFit:
 
 @dataclass(frozen=True)
 class TextFit:
-    """How well a sound fits the words of its text.
+    """An alignment of a sound with its text, which tells how well the sound fits each word.
 
     Attributes:
         words: The words that the recogniser's dictionary has. ``None`` means that no alignment with the sound was

@@ -29,8 +29,8 @@ class BookLeveller:
 
     Attributes:
         level: Name of the level that is set: a property of ``LoudnessMeter``.
-        peak: Highest true peak of a file in dB.
-        correction: dB that are added to the gain, because the encoder changes the level.
+        peak: Highest true peak that a file may have, in dB.
+        correction: Number of dB that the leveller adds to the gain, because the encoder changes the level.
         whole: Meter of the decoded sound of all finished files together.
     """
 

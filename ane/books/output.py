@@ -47,7 +47,7 @@ class OutputOptions:
         vtt: Whether to write WebVTT subtitles.
         times: Whether to write the times of chapters and chunks.
         word_times: Whether subtitles, times and an EPUB contain the times of words.
-        loudness: LUFS of the book. ``None`` leaves the level unchanged.
+        loudness: Loudness of the book in LUFS. ``None`` leaves the level unchanged.
         playlist: Whether to write a playlist of the chapters, and the cover as a file.
         acx: Whether to write the files as ``ane.books.acx`` requires.
         language: BCP 47 tag. "" means English.
@@ -334,7 +334,7 @@ def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
 
 
 def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
-    """Return the facts that an EPUB of the job states."""
+    """Collect the facts about the book that its EPUB contains."""
     text = store.fact("text") or {"language": ""}
     return EpubFacts(
         options.title,

@@ -282,13 +282,13 @@ def texts_but_headings(chapter: BookChapter) -> list[str]:
 
 @dataclass(frozen=True)
 class CastReport:
-    """Who speaks the quotations of a document.
+    """The speakers of a document's quotations.
 
     Attributes:
         counts: Number of quotations of each speaker. "" is the key of quotations with an unknown speaker.
-        doubtful: Quotations whose speaker is doubtful, each with its chapter's number, from 1.
-        absent: The speakers of the cast who speak nowhere in the document, each with the most similar name of a speaker
-            of the document, or "" if no name is similar.
+        doubtful: Quotations whose speaker is doubtful. Each comes with the number of its chapter, from 1.
+        absent: Speakers of the cast who speak nowhere in the document. Each comes with the most similar name among the
+            document's speakers, or with "" if no name is similar.
     """
 
     counts: dict[str, int]

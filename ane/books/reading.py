@@ -48,8 +48,8 @@ class DocumentFormat:
         suffixes: Suffixes of its files. The usual suffix comes first. "" stands for standard input.
         read: Function that reads a document from an open file. It also takes the first bytes, which were already read.
         start: Bytes with which every file of the format starts. They identify it if the suffix is wrong.
-        has_times: Whether ``keep_timing`` has an effect.
-        may_be_markdown: Whether ``markdown`` has an effect.
+        has_times: Whether the option ``keep_timing`` has an effect on the format.
+        may_be_markdown: Whether the option ``markdown`` has an effect on the format.
     """
 
     name: str

@@ -30,7 +30,8 @@ class BookChecker:
 
     Attributes:
         recogniser: Recogniser that compares the words. ``None`` means that only the sound and the codes are judged.
-        retries: How often a suspect chunk may be spoken again. With 0, it is only reported.
+        retries: Number of times that a suspect chunk may be spoken again. 0 means that the checker only reports the
+            chunk.
     """
 
     recogniser: TextAligner | TranscribingRecogniser | None = None

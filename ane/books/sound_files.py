@@ -16,16 +16,17 @@ from ane.books.store import JobStore
 
 
 class SoundFiles:
-    """A writer of a book's sound files. If a level was asked for, it measures the decoded files.
+    """A writer of a book's sound files. If the book must have a level, the writer also measures the decoded files.
 
     Args:
-        loudness: LUFS of the whole book. ``None`` leaves the level unchanged.
+        loudness: Loudness of the whole book in LUFS. ``None`` leaves the level unchanged.
         for_acx: Whether to write files as ACX requires.
         parts: The timelines of the files, one per file.
 
     Attributes:
-        whole: Meter that has measured the decoded sound of all files. ``None`` if no level was asked for.
-        measures: The measured values of each file, in the order of ``acx.LIMITS``. Empty unless ``for_acx`` is set.
+        whole: Meter that has measured the decoded sound of all files. ``None`` means that no level was asked for.
+        measures: The measured values of each file, in the order of ``acx.LIMITS``. The list is empty if ``for_acx`` is
+            false.
     """
 
     def __init__(self, store: JobStore, loudness: float | None, for_acx: bool, parts: Sequence[BookTimeline]):

@@ -61,7 +61,8 @@ class BookSpeaker:
         request: Settings for every chunk, without a text. Its seed chooses a random voice. Its cast maps names in the
             text to voices. A chunk depends only on its own voice and its respelled text, so that the cast and the
             lexicon are not part of ``settings``.
-        checked: Whether to time words if the model's attention can, so that a check finds skipped words.
+        checked: Whether a check will look for skipped words. The check needs the times of the words, so the speaker
+            times them if ``aligned`` is true.
 
     Attributes:
         model: Digest of the model, for ``SpeechIdentity``.

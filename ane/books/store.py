@@ -43,7 +43,7 @@ class StoredChunk:
     """A chunk, and the facts that the job stores about its sound. Only the process that leased the chunk may speak it.
 
     Attributes:
-        take: How often the chunk's sound was discarded, to speak the chunk again.
+        take: Number of times that the chunk's sound was discarded so that the chunk could be spoken again.
         samples: Number of samples in the sound. ``None`` means that the chunk has not been spoken yet.
         rate: Sample rate of the sound in Hz. ``None`` means that the chunk has not been spoken yet.
         elapsed: Seconds that speaking the chunk took.

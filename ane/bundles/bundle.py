@@ -47,7 +47,8 @@ class Bundle:
         networks: Names of the networks in the bundle, a subset of ``family.networks``.
         precision: Number format of the stored parameters: "fp32", "fp16" or "bf16".
         trained: Whether the weights were trained. ``False`` means that they are random numbers.
-        default_voice: Name of the voice that speaks if a request names no voice, or of the model's only voice.
+        default_voice: Name of the voice that speaks if a request names no voice. If the model has only one voice, this
+            is its name.
         settings: Synthesis settings that replace the official ones for this model (see ``TortoiseSettings.of``).
         clones: Whether the model can copy any speaker's voice from clips. ``False`` means that it was trained on only a
             few speakers.
@@ -164,7 +165,7 @@ class Bundle:
     def decoder_md5(self) -> str:
         """The MD5 of the decoder's official checkpoint, or "" if it is unknown.
 
-        Forks of Tortoise name latents by it.
+        Forks of Tortoise put the first characters of this MD5 into the names of files with latents.
         """
         md5 = self.manifest.source.get("decoder_md5")
         return md5 if isinstance(md5, str) else ""

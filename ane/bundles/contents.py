@@ -36,7 +36,7 @@ class Contents:
         source: Origin of the weights, for bundle.json.
         surplus: Entries and files of the checkpoints that the import leaves out.
         notes: Sentences to show to the user who imports the model.
-        packages: Function that writes packages, which come with the model, into the bundle's folder and returns their
+        packages: Function that writes the packages that come with the model into the bundle's folder, and returns their
             records. If such a package has the file NETWORK.safetensors, the bundle reads the weights of this network
             from there.
     """

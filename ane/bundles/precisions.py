@@ -26,7 +26,7 @@ class PackagePrecision:
         otherwise: Precision of those networks that may not have this precision.
         bytes: Bytes per weight on disk during the conversion.
         on_cpu: ONNX Runtime devices that compute this precision on the CPU, and copy the data there and back. CUDA has
-            no ops to round activations for int8. TensorRT has neither these nor the int4 product (MatMulNBits).
+            no ops to round activations for int8. TensorRT lacks these ops, and also the int4 product (MatMulNBits).
     """
 
     decibels: float

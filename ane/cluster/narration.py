@@ -174,7 +174,10 @@ def speak_texts(
 
 
 class RowSpeaker:
-    """Adds the speech of its text to a row of a data set. Every worker of Ray Data has one."""
+    """Speaks the text in each row of a data set, and adds the sound to the row.
+
+    Every worker of Ray Data has one speaker.
+    """
 
     def __init__(self, make: Callable[[], Callable[[int, str], Any]], column: str):
         self.speak, self.column = make(), column

@@ -346,7 +346,7 @@ def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tu
     """Choose the fastest tuning for the decoder, and the fastest tuning for all other networks.
 
     Tunings that compute less exactly are left out. The same tuning runs all networks unless two tunings would save more
-    than ``WORTH_TWO`` of the time. Return ``None`` if fewer than two backends measured a decoder.
+    than ``WORTH_TWO`` of the time. Return ``None`` if the decoder was measured on fewer than two backends.
     """
     decode = {
         tuning: seconds
@@ -375,7 +375,8 @@ def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tu
 def remember_fastest(run: BenchRun, date: str) -> str:
     """Record the fastest engines, which ``--backend auto`` will use, and return a line that says so.
 
-    Record nothing and return "" for the embedded model, or if fewer than two backends measured a decoder.
+    Record nothing and return "" if the model is the embedded one, or if the decoder was measured on fewer than two
+    backends.
     """
     from ane.backends.measured import EngineChoice, measured_file, remember
     from ane.bundles.opening import is_embedded

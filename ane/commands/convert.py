@@ -81,14 +81,15 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="number formats of the weights. coreml: one or more of "
         f"{', '.join(PRECISIONS['coreml'])} (default: fp16, which the Neural Engine runs). "
         f"onnx: one or more of {', '.join(PRECISIONS['onnx'])} (default: fp32). `ane say` and `ane transcribe` use the "
-        f"first, unless you name another. gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)",
+        "first format that you list, unless you name another format. "
+        f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)",
     )
     parser.add_argument(
         "--lanes",
         type=counts,
         metavar="N,…",
-        help="coreml: number of candidates that a decoder step computes at once. Each number becomes a function of the "
-        "package (default: 1,16, or 1,8 for Whisper)",
+        help="coreml: numbers of candidates that a decoder step computes at once. The package gets a step function for "
+        "each number (default: 1,16, or 1,8 for Whisper)",
     )
     parser.add_argument(
         "--cache",

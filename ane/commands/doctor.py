@@ -40,8 +40,8 @@ class Finding:
     """One fact about the machine.
 
     Attributes:
-        state: "ok", "missing" for something optional that is not there, or "broken" for a fault that stops `ane say`.
-        fix: The command or step that installs or repairs the subject. "" if there is nothing to do.
+        state: State of the subject: "ok", "missing" if it is optional and not there, or "broken" if it stops `ane say`.
+        fix: The command or step that installs or repairs the subject. "" means that there is nothing to do.
     """
 
     subject: str

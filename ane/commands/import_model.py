@@ -49,7 +49,7 @@ precision than fp16
 
 @dataclass(frozen=True)
 class CheckpointOrigin:
-    """Where the checkpoints are on this machine, and the facts about their origin that the bundle records.
+    """The path of the checkpoints on this machine, and the facts about their origin that the bundle records.
 
     Attributes:
         config: Upstream's constructor arguments. ``None`` means config.json in the directory.

@@ -295,7 +295,9 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
             "word_times has no effect on sound: add --times, --srt or --vtt, or write an .epub", "word_times"
         )
     if args.best not in (None, 1):
-        raise UserError("best has no effect on a book, which always has the best candidate: leave it out", "best")
+        raise UserError(
+            "best has no effect on a book, which always has the best candidate: leave the option out", "best"
+        )
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     model = open_model(args.bundle)
     settings = read_settings(args, model)

@@ -94,8 +94,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--show",
         action="store_true",
-        help="with --layers: print elements of each value, starting at its largest error, from both sides, and their "
-        "difference",
+        help="with --layers: for each value, print the elements from the largest error on. The first line is from "
+        "PyTorch, the second from the package, and the third is the difference",
     )
     parser.add_argument(
         "--dump",

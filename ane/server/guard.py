@@ -44,10 +44,10 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that rejects requests: without the token, from other web pages, too large, or during shutdown.
+    """ASGI middleware that rejects a request that lacks the token, comes from another web page, or is too large.
 
     Attributes:
-        stopping: Whether new requests are rejected because the server is stopping.
+        stopping: Whether the server is stopping, so that the middleware rejects every new request.
     """
 
     def __init__(

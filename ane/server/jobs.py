@@ -18,7 +18,7 @@ Work = Callable[["Job"], Any]
 
 
 class Job:
-    """The work for one client: the function ``work(job)``. It computes while it has a turn, and waits without a turn.
+    """The work for one client, which the function ``work(job)`` does. The function computes only while it has a turn.
 
     The methods are grouped by their callers: the engine, the work on its thread, and the client in its event loop. Only
     the work changes ``_put_seconds``, and only the client changes ``_taken_seconds``.

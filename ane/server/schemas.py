@@ -128,7 +128,7 @@ class ModelCard(BaseModel):
     """A model of this server.
 
     Attributes:
-        presets: Names of the presets. The default comes first. Empty if presets have no effect.
+        presets: Names of the presets. The default comes first. The list is empty if presets have no effect.
         random: Whether a seed changes the speech.
         characters: Maximum number of characters in a text.
         voice: Name of the voice that speaks if a request names no voice.

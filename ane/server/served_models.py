@@ -39,8 +39,8 @@ class ServedModel:
         name: Name of the model's bundle.
         speaker: The model's ``Speaker``, or its ``Transcriber`` if it transcribes.
         size: Bytes of the bundle on disk.
-        lanes: Lanes of the decoder, which sample candidates of several requests at once. ``None`` if the model has
-            none.
+        lanes: Lanes of the decoder, which sample candidates of several requests at once. ``None`` means that the model
+            has no lanes.
         users: Number of jobs that are using the model.
         used: Time at which the model was last used.
         voices: The voices that were loaded, by name.
@@ -187,8 +187,8 @@ def check_models(settings: ServerSettings) -> None:
     """Check the bundles and the mapped voices, before the server starts.
 
     Raises:
-        UserError: A bundle is missing or cannot do its task, or a voice is mapped that no model has and no client may
-        add.
+        UserError: A bundle is missing or cannot do its task. Or the settings map a name to a voice that no model has,
+            and clients may not add voices.
     """
     voices = {DEFAULT_VOICE}
     for name in settings.models:

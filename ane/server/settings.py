@@ -91,14 +91,16 @@ class ServerSettings:
         calls: Number of network calls that run at once and share ``threads`` (see ``calls_at_a_time``).
         lanes: Number of candidates to sample at once, over all requests.
         preload: Names of models to load at the start.
-        memory: Maximum bytes of all loaded bundles together, as on disk. ``None`` means no limit.
+        memory: Maximum size of all loaded bundles together, in bytes on disk. ``None`` means no limit.
         idle_release: Seconds after which an unused model is released. ``None`` means never.
-        voices: The voice that each additional name stands for.
-        ignore_instructions: Whether to ignore the field ``instructions``. If not, it is an error.
+        voices: Additional names for voices, and the voice that each name stands for.
+        ignore_instructions: Whether to ignore the field ``instructions``. If not, a request with this field is an
+            error.
         token: Bearer token that clients must send. "" means that only clients on the same machine get answers.
-        hosts: Names by which clients may call the server, in lower case. () allows any name, except that a server whose
-            ``host`` is its own machine then has only its machine's names.
-        base_path: Path under which a proxy serves the server, such as /tts, or "". The proxy need not pass it on.
+        hosts: Names by which clients may call the server, in lower case. () allows any name. But if ``host`` is an
+            address that only this machine can reach, () allows only this machine's own names.
+        base_path: Path under which a proxy serves the server, such as /tts, or "". The proxy may pass the path on to
+            the server, or may remove it.
         origins: Origins of web pages that may use the server.
         add_voices: Whether clients may add voices.
         log_texts: Whether the log contains the texts of requests.

@@ -40,13 +40,13 @@ class TextLimits:
 
 @dataclass
 class TextUsage:
-    """How much silence and how many characters the texts of one request have used so far.
+    """Counts the silence and the characters in the texts of one request, and enforces limits on both.
 
     Attributes:
-        limits: Limits on the sums.
-        silence: Seconds of silence.
-        sent: Characters that the client sent.
-        spelled: Characters after the lexicon respelled the text.
+        limits: Limits on the silence, and on the factor by which a lexicon lengthens the texts.
+        silence: Seconds of silence in all texts so far.
+        sent: Number of characters that the client has sent so far.
+        spelled: Number of characters in the same texts after the lexicon has respelled them.
     """
 
     limits: TextLimits = field(default_factory=TextLimits)
@@ -55,7 +55,7 @@ class TextUsage:
     spelled: int = 0
 
     def add(self, sent: str, passages: Iterable[Passage]) -> None:
-        """Add a text and its passages to the sums. Raises UserError if a sum exceeds its limit."""
+        """Count a text and its passages. Raises UserError if all texts together exceed a limit."""
         self.sent += len(sent)
         for passage in passages:
             self.silence += passage.silence
@@ -253,7 +253,7 @@ class SpeechContext:
         check: Function that raises an error when nobody wants the sound any more. Any thread may call it.
         batched: Whether the model works on all chunks in one phase, then releases that phase's networks and starts the
             next phase. Otherwise, the model finishes each chunk as soon as possible.
-        usage: Silence and characters that the texts of the request have used so far, and their limits.
+        usage: Counts of the silence and the characters in the request's texts so far, and limits on them.
         voice: Name of the voice that speaks until the text names another voice. If the text continues an earlier text,
             this is the earlier text's last voice.
         named_voice: Function that looks up a voice which the text names. ``None`` means that the name is one of the

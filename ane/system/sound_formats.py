@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class MediaFormat:
-    """Says how PyAV writes a format: FFmpeg's container and encoder, bits per second, whether it can have a cover."""
+    """Names a format's FFmpeg container and encoder, its bits per second, and whether a file can have a cover."""
 
     container: str
     encoder: str

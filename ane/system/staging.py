@@ -36,7 +36,7 @@ class StagingFolder:
         self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
         with contextlib.suppress(OSError):  # on a file system without locks, no process gets a lock
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(unlocked, self.path / _LOCK)  # the file gets this name only once it is locked
+        os.rename(unlocked, self.path / _LOCK)  # nobody can find the file by this name before it is locked
 
     def folder_for_old(self) -> Path:
         """Create a subfolder for the directory that is being replaced, and return its path."""

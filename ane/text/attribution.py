@@ -52,7 +52,7 @@ class AttributionRule:
     """A rule that finds the speaker of a quotation.
 
     Attributes:
-        side: Where the narration with the speaker is: "after" or "before" the quotation.
+        side: Position of the narration that names the speaker: "after" or "before" the quotation.
         doubtful: Whether the speaker that the rule finds is a guess.
     """
 
@@ -140,7 +140,8 @@ class CastLines:
     """The ``lines`` of a cast (beginnings of quotations and their speakers), prepared for fast look-up.
 
     Attributes:
-        speakers: Beginning of a quotation, as ``comparable`` writes it → its number in the cast, and its speaker.
+        speakers: For each beginning of a quotation, as ``comparable`` writes it: its number in the cast, and its
+            speaker.
         lengths: The lengths that these beginnings have, ascending.
     """
 

@@ -25,7 +25,7 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class LeftOutPart:
-    """A part of a document that is not read aloud, described so that a person can judge whether it should be."""
+    """A part of a document that is not read aloud. Its description lets a person judge whether it should be read."""
 
     kind: str  # reason, a key of ``ane.text.omissions.COUNTED``
     title: str = ""  # the part's title, or the name of its file

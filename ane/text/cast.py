@@ -29,7 +29,8 @@ class Cast:
 
     Attributes:
         narrator: Voice of the narration. "" means the voice of the request.
-        quotations: Voice of quotations whose speaker is unknown or has no voice here. "" means the narrator's voice.
+        quotations: Voice of quotations whose speaker is unknown or has no voice in the cast. "" means the narrator's
+            voice.
         speakers: Names of speakers and their voices. A command [voice:NAME] in the text can also name a speaker.
         aliases: Other names that the text uses, such as "his wife", and the speakers that they mean.
         lines: Beginnings of quotations and their speakers. They override the rules of attribution.
@@ -89,7 +90,10 @@ class Cast:
 
     @cached_property
     def _names(self) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-        """Two look-up tables: whole name (as ``plain_name`` writes it) → speaker, last word → names and speakers."""
+        """Two look-up tables. The first maps a whole name, as ``plain_name`` writes it, to its speaker.
+
+        The second maps the last word of a name to pairs of a name and its speaker.
+        """
         whole: dict[str, str] = {}
         by_last_word: dict[str, list[tuple[str, str]]] = {}
         for one, who in self._everybody.items():

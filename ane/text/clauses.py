@@ -34,7 +34,7 @@ class WordEnd:
 
 
 class ClauseReader:
-    """Cuts arriving text into pieces, and returns a piece once no later text can change how it is read.
+    """Cuts arriving text into pieces. It returns a piece as soon as no later text can change how the piece is read.
 
     Joined together, the pieces are the text. The first piece ends with the first clause. Later pieces end with a
     sentence, or with a clause if the sentence is long. A piece is complete if two things are true: a plain word follows

@@ -50,7 +50,7 @@ class AnchorMark:
 
 @dataclass(frozen=True)
 class OpenElement:
-    """An element that has not ended yet. ``text_at`` is how many pieces of text the current block had before it."""
+    """An element that has not ended yet. ``text_at`` counts the pieces of text in the current block before it."""
 
     name: str
     skipped: bool

@@ -165,7 +165,8 @@ class MarkdownFeed:
     """Takes program listings and tables out of a Markdown text that is still arriving.
 
     A listing is dropped. A table is held until it ends or is too long, and then converted to plain text. Other text is
-    returned at once. Only the beginning of a line is held as long as it may be the start of a listing or a table.
+    returned at once, with one exception: the beginning of a line is held for as long as it may start a listing or a
+    table.
     """
 
     LONGEST_TABLE = 4000  # characters

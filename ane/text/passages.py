@@ -137,8 +137,8 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
     command, name = match[0], match["name"]
     if name not in (None, "slnc"):
         raise UserError(
-            f"{where}: {command} is a command of macOS that has no effect here (only [[slnc 500]], a pause in "
-            f"milliseconds, has one): {INSTEAD.get(name, 'remove it')}"
+            f"{where}: {command} is a command of macOS that has no effect here (of macOS's commands, only "
+            f"[[slnc 500]], a pause in milliseconds, has an effect): {INSTEAD.get(name, 'remove it')}"
         )
     if name:
         duration = f"{match['value'].strip()}ms" if command.endswith("]]") else ""

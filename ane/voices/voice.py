@@ -39,7 +39,8 @@ class Voice:
         ar: Latent for the autoregressive model, (1, D) float32.
         diffusion: Latent for the diffusion model, (1, C) float32.
         source: The clips or the mix that the latents were made from, for display.
-        from_clips: Whether the latents were computed from clips. For a mix, whether any of its latents were.
+        from_clips: Whether the latents were computed from clips. A mix counts as computed from clips if any of its
+            latents were computed from clips.
         decoder: MD5 of the file of the decoder that computed the latents, or the first characters of this MD5.
     """
 

@@ -2,7 +2,8 @@
 
 All figures are **estimates** from the program and from published data about chips, not measurements. They assume that
 values of up to 2 MB stay on the chip, and that reading one layer's slice of a cache does not copy the slice. With
-language models, Core ML reportedly reaches 45 to 65 % of such limits (Anemll, CoreML-LLM, not measured by us).
+language models, Core ML reportedly runs at 45 to 65 % of the speed that this minimum time would allow (Anemll,
+CoreML-LLM, not measured by us).
 """
 
 from collections.abc import Hashable, Iterable, Iterator

@@ -57,14 +57,16 @@ class FunctionCheck:
         function: Name of the function.
         threshold: dB that the function must reach.
         slack: dB by which the function may be below ``recorded``.
-        recorded: dB that the function had at conversion, with the same arithmetic, or ``None``.
-        snr: dB of the outputs of the function's probe. ``None`` means that the function could not run.
+        recorded: dB that the function had at conversion, with the same arithmetic. ``None`` means that no such figure
+            is recorded.
+        snr: Signal-to-noise ratio, in dB, of the outputs of the function's probe. ``None`` means that the function
+            could not run.
         error: Largest absolute difference of these outputs. ``None`` means that the function could not run.
         problem: Reason why the function could not run, or why ``values`` is empty. Otherwise "".
         values: Values inside the function, each compared with the output of a PyTorch module, in program order.
         difference: First value that differs between this function and a fresh conversion of the network. If the
-            function failed on Core ML, the first value on Core ML that differs from the interpreter by more than
-            rounding explains.
+            function failed on Core ML, this is instead the first value on Core ML that differs from the interpreter's
+            value by more than rounding explains.
     """
 
     network: str

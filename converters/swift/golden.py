@@ -52,7 +52,7 @@ class RecordingRuntime(MilRuntime):
     """The interpreter of Core ML packages, with a record of each call.
 
     Args:
-        networks: Path of each package → name of its network.
+        networks: For each package's path, the name of its network.
         narrow: Whether to round outputs to fp16, as Core ML does for a package that computes in fp16.
     """
 

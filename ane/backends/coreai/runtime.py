@@ -46,7 +46,7 @@ class CoreAIState:
 
 
 class CoreAIFunction:
-    """A loaded function."""
+    """A function of a package that Core AI has loaded."""
 
     def __init__(self, function: Any, program: ProgramFunction, loop: "EventLoop", name: str):
         self.program, self.name, self._function, self._loop = program, name, function, loop

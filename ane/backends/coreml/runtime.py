@@ -75,7 +75,7 @@ class CoreMLFunction:
         loaded: Model that coremltools returned.
         signature: Inputs and outputs that the function declares.
         name: Name of the function for messages.
-        refuse: Function (action, Core ML's error) → error to raise.
+        refuse: Function that takes the failed action and Core ML's error, and returns the error to raise.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class CoreMLRuntime(Runtime):
         api: Access to Core ML. ``None`` means ``CoreMLTools()``, which raises UserError if coremltools does not run.
         cache: Cache of compiled models. ``None`` means the user's cache.
         trial: Child process that compiles packages and does the first load of each function. ``None`` means that this
-            process does so itself. Core ML can then hang or crash it.
+            process does both itself. Core ML can then hang or crash this process.
     """
 
     name, in_place = "coreml", True

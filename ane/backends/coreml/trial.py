@@ -43,7 +43,9 @@ class TrialStartError(RuntimeError):
 
 
 class CoreMLTrial:
-    """A child process that compiles packages and does first loads. It starts when a method first needs it.
+    """A child process that compiles packages, and is the first to load each function.
+
+    It starts when a method first needs it.
 
     ``compile`` and ``load`` raise RuntimeError if Core ML fails, ``UnansweredError`` if the child does not answer, and
     ``TrialStartError`` if the child does not start.

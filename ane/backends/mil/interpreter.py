@@ -63,7 +63,7 @@ class InterpreterState(dict[str, np.ndarray]):
 
 
 class Interpreter:
-    """Runs one function of a package. It decodes a constant when an op first uses it."""
+    """Runs one function of a package. The interpreter decodes a constant when an op first uses that constant."""
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
         """Prepare a function.
@@ -272,7 +272,7 @@ class Interpreter:
 
 
 class PreparedOp:
-    """An op with its implementation. It converts constant arguments once, and all others in each run."""
+    """An op with its implementation. It converts constant arguments once, and all other arguments in each run."""
 
     def __init__(
         self,

@@ -108,7 +108,7 @@ class ProgramFunction:
         ops: Ops, in the order in which they run.
         constants: Constants by name.
         images: Names of the inputs that Core ML takes as images and converts to tensors.
-        ranges: Shapes that an input may have and its default, by name of the input.
+        ranges: For each of some inputs, by name: the shapes that the input may have, and its default.
     """
 
     name: str

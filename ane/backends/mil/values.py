@@ -63,7 +63,7 @@ class InputRange:
 
     Attributes:
         bounds: Smallest and largest size of each axis. A largest size of ``None`` means that the axis has no limit.
-        listed: Shapes that the input may have. If empty, ``bounds`` decides.
+        listed: Shapes that the input may have. If ``listed`` is empty, ``bounds`` decides.
         shape: Shape of the default.
         default: Number in every element of the default. ``None`` means that the caller must pass the input.
     """

@@ -26,7 +26,7 @@ class MlxPrecision:
         dtype: Dtype of weights that are not quantised, of the inputs of their layers, and of the kv-caches.
         bits: Bits per number in the decoder's quantised weights. 0 means that the decoder is not quantised.
         worst: Lowest signal-to-noise ratio, in dB, that the decoder's outputs may have to the outputs of torch in
-            float32. It tells rounding from a faulty kernel. It does not measure quality.
+            float32. This limit separates rounding errors from a faulty kernel. It is not a measure of quality.
     """
 
     name: str

@@ -104,7 +104,7 @@ class OnnxBackend(PackagedEngine):
 class OnnxDenoiser(Denoiser):
     """A denoiser that is bound to one utterance. It computes the conditioning once, into a tensor that all steps read.
 
-    A guided step is a batch of two: with conditioning, then without.
+    A guided step is a batch of two rows. The first row is computed with conditioning, the second without conditioning.
     """
 
     def __init__(self, backend: OnnxBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):

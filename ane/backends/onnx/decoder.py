@@ -39,9 +39,10 @@ class OnnxDecoder(Decoder):
 
     Attributes:
         lane_caches: Keys and values of the lanes' own positions.
-        prefix_caches: Keys and values of the prefixes. ``None`` before the first prefill.
+        prefix_caches: Keys and values of the prefixes. ``None`` means that no prefix has been stored yet.
         prefix_lengths: Number of positions in each stored prefix, (prefixes,).
-        memory_caches: Keys and values of the memories, one memory per prefix. ``None`` without cross-attention.
+        memory_caches: Keys and values of the memories, one memory per prefix. ``None`` means that the network has no
+            cross-attention.
     """
 
     def __init__(

@@ -40,14 +40,15 @@ class TensorRTOptions:
     """Options for building engines, for the backend onnx:tensorrt.
 
     Attributes:
-        engine_batch: Largest batch that an engine takes. It also takes smaller ones. By default, batch sizes are
-            divided into ranges that end at ``BATCHES``, with an engine per range.
+        engine_batch: Largest batch that an engine takes. The engine also takes all smaller batches. By default, batch
+            sizes are divided into ranges that end at ``BATCHES``, and every range has an engine.
         engine_symbols: Numbers of symbols at which ranges end. Every range has an engine, and a call uses the smallest
             engine that is large enough. The last number is the most symbols that a call may have. By default, ranges
             end at ``LENGTHS``.
         engine_frames: Numbers of mel frames at which ranges end, as for ``engine_symbols``.
         engine_fp16: Whether TensorRT may compute parts of float32 graphs in fp16, where this is faster.
-        engine_workspace: GB of GPU memory that TensorRT may use to find the fastest kernels. By default, all memory.
+        engine_workspace: GB of GPU memory that TensorRT may use to find the fastest kernels. By default, TensorRT may
+            use all memory.
         rebuild_engines: Whether to build engines again that are already in the cache.
     """
 

@@ -39,7 +39,7 @@ class OnnxDevice:
     Attributes:
         name: The NAME in ``--backend onnx:NAME``.
         provider: Name of ONNX Runtime's execution provider.
-        memory: Where inputs are: "cpu" or "cuda", as ``OrtValue`` names them.
+        memory: Device whose memory holds the inputs: "cpu" or "cuda", as ``OrtValue`` names it.
         requirements: Hardware and software that the device needs, for messages.
     """
 
@@ -214,7 +214,7 @@ class GpuVersions:
         cuda: CUDA version for which onnxruntime is built. "" means that it is built only for the CPU.
         torch: Version of torch.
         torch_cuda: CUDA version for which torch is built. "" means that it is built only for the CPU.
-        tensorrt: Version of TensorRT's Python package. "" if pip has not installed TensorRT.
+        tensorrt: Version of TensorRT's Python package. "" means that pip has not installed this package.
     """
 
     onnxruntime: str

@@ -47,8 +47,8 @@ class GraphSessions:
     """The sessions of one graph. Each session is lent to only one thread at a time. Bound calls use the first session.
 
     If threads share a session, they wait for each other's memory in every op and are as slow as a single thread. A
-    thread therefore waits until a session is free. Once threads have waited longer, in total, than it takes to load a
-    session, the next thread loads another one.
+    thread therefore waits until a session is free. As soon as the total time that threads have waited exceeds the time
+    to load a session, the next thread loads another session.
     """
 
     def __init__(self, load: Callable[[], Any]):

@@ -148,9 +148,9 @@ class PackagedBackend(PackagedEngine):
         compute_units: Compute units of Core ML for all networks. ``None`` means the units that the bundle names.
         only: Names of the functions to use. ``None`` means all functions.
         keep: Whether functions stay loaded after ``release``.
-        auto_fallback: Whether to go on if a function cannot run. The backend then moves the function to other compute
-            units, or replaces it by another function (see ``PlacementPolicy``), or lets ``fallback`` run the network,
-            for the rest of its life. ``False`` means that the error is raised.
+        auto_fallback: Whether the backend goes on if a function cannot run. It then moves the function to other compute
+            units, replaces it by another function (see ``PlacementPolicy``), or lets ``fallback`` run the network. Such
+            a change lasts as long as the backend. ``False`` means that the backend raises the error.
         prefer_state: Whether "auto" means the cache "state" if the package has golden cases (inputs with known
             outputs). The runtime tests every function by its golden case when it first loads the function. If functions
             with a state fail or are slower, the backend uses the cache "io" instead.

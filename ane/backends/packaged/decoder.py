@@ -44,7 +44,8 @@ class PackagedDecoder(Decoder):
         geometry: Number of layers, number of heads and head width of the network.
         scale: Factor by which to multiply columns before they go to a function (``PackageRecord.scale``).
         dtype: Dtype of the functions' inputs and of the caches that this decoder holds.
-        memories: The function of the kind "memory". An empty sequence means that the network has no cross-attention.
+        memories: Sequence with the one function of the kind "memory". An empty sequence means that the network has no
+            cross-attention.
         release_prefill: Whether to unload a prefill function as soon as all prefixes are stored.
     """
 

@@ -81,7 +81,7 @@ class RetryingProxy:
     Args:
         bind: Function that creates the object.
         move_on: Function that takes the error and changes where the next object from ``bind`` runs. It raises the error
-            if no place is left.
+            if the object has failed everywhere.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
@@ -100,14 +100,14 @@ class RetryingProxy:
 
 
 class FallbackDenoiser(RetryingProxy, Denoiser):
-    """A denoiser that moves elsewhere if a call fails."""
+    """A denoiser that a ``PlacementPolicy`` moves to other compute units or another engine if a call fails."""
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return self._repeat(lambda: self._bound(x, timestep, guided))
 
 
 class FallbackDecoder(RetryingProxy, Decoder):
-    """A decoder that moves elsewhere if a call fails.
+    """A decoder that a ``PlacementPolicy`` moves to other compute units or another engine if a call fails.
 
     It keeps a copy of all memories and prefixes and of all lanes' columns, so that a new decoder can compute them
     again.

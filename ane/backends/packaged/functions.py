@@ -22,7 +22,7 @@ class EngineRefusalError(UserError):
 
     Args:
         message: Cause of the failure.
-        advice: Remedy for the user. The text of the error has it after the cause and a colon.
+        advice: Remedy for the user. The text of the error consists of the cause, a colon and this advice.
 
     Attributes:
         cause: Cause of the failure, without the advice.
@@ -41,7 +41,7 @@ def error_without_advice(error: UserError) -> str:
 
 
 class LoadedFunction(Protocol):
-    """A loaded function. Its inputs and outputs are arrays of fixed shapes. The outputs are float32."""
+    """A loaded function of a package. Its inputs and outputs are arrays of fixed shapes. The outputs are float32."""
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
 

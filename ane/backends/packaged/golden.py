@@ -43,9 +43,9 @@ class GoldenCase:
     """The golden case of one function.
 
     Attributes:
-        calls: Name of the function to call and its inputs, for each call.
+        calls: For each call, the name of the function and its inputs.
         expected: Expected outputs of the last call, cut by ``samples``, by name.
-        threshold: Smallest signal-to-noise ratio, in dB, with which each output must match.
+        threshold: Smallest signal-to-noise ratio, in dB, that each output may have relative to the expected output.
     """
 
     calls: Sequence[tuple[str, Arrays]]

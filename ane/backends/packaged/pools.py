@@ -28,8 +28,8 @@ class StoredPrefix:
         columns: Columns (P, D).
         memory: Inputs with the keys and values that the prefix and its lanes cross-attend to. An empty mapping means
             that the network has no cross-attention.
-        keys: Keys (layers, heads, width, P). ``None`` unless a prefill function has computed the prefix.
-        values: Values (layers, heads, width, P). ``None`` unless a prefill function has computed the prefix.
+        keys: Keys (layers, heads, width, P). ``None`` means that no prefill function has computed the prefix.
+        values: Values (layers, heads, width, P). ``None`` means that no prefill function has computed the prefix.
     """
 
     columns: np.ndarray
@@ -340,12 +340,13 @@ class HostPool(SlotPool):
 class StatePool(SlotPool):
     """A pool whose keys and values are in a Core ML state.
 
-    All functions share the state, and each function reads the state's first slots, as many as it was built for.
+    All functions share the state. Each function was built for a number of slots, and reads that many slots from the
+    beginning of the state.
 
-    New columns first stay on the host in *recent* slots, which come last in the table. There are as many of them as
-    columns in the function ``store``. When they are full, ``store`` copies them to the first run of adjacent free slots
-    that is long enough. If the slots in use are so scattered that no such run exists, they are first moved to the
-    front.
+    New columns first stay on the host in *recent* slots, which come last in the table. The number of recent slots is
+    the number of columns that the function ``store`` takes. When the recent slots are full, ``store`` copies their
+    columns to the first run of adjacent free slots that is long enough. If the slots in use are so scattered that no
+    such run exists, they are first moved to the front.
     """
 
     def __init__(

@@ -131,11 +131,11 @@ class TorchBackend(Backend):
         model: Bundle whose networks the backend runs.
         device: Name of the device (see ``choose_device``).
         precision: Name of the precision (see ``choose_precision``).
-        threads: Number of CPU threads for the whole process. ``None`` means torch's number, and fewer while other
-            programs keep the machine busy. Vocoders, and a denoiser whose bits depend on the number of threads, always
-            use the full number.
-        keep: Whether networks stay loaded after ``release``. ``None`` means yes on a GPU, and yes if the model has no
-            decoder.
+        threads: Number of CPU threads for the whole process. ``None`` means torch's number of threads, or fewer threads
+            while other programs keep the machine busy. Vocoders, and a denoiser whose bits depend on the number of
+            threads, always use the full number.
+        keep: Whether networks stay loaded after ``release``. ``None`` means that they stay loaded on a GPU, and also if
+            the model has no decoder.
         exact: Whether the backend is the reference of a comparison. It then computes norms in two passes and packs no
             layer.
         fixed_thread_count: Whether all networks always use the full number of threads, even if ``threads`` is ``None``.

@@ -304,7 +304,7 @@ class LanesByPrefix:
         columns: Number T of new columns per lane.
         prefix_lengths: Number of positions in each prefix.
         capacity: Number of positions that the cache has per prefix.
-        like: Cache of one layer, (…, heads, positions, head_width), for the sizes, the dtype and the device.
+        like: Cache of one layer, (…, heads, positions, head_width). Its sizes, its dtype and its device apply.
 
     Attributes:
         longest: Number of positions to read from each prefix.
@@ -361,13 +361,13 @@ class LanesByPrefix:
 
 
 class LanePositions:
-    """The lanes' own positions in a call: where it writes new columns, and which positions a column attends to.
+    """The lanes' own positions in a call: the positions of new columns, and the positions that a column attends to.
 
     Args:
         lanes: Indices of the n lanes.
         lengths: Number of own positions that each lane already has, (n,).
         columns: Number T of new columns per lane.
-        like: Cache of one layer, (…, heads, positions, head_width), for the sizes, the dtype and the device.
+        like: Cache of one layer, (…, heads, positions, head_width). Its sizes, its dtype and its device apply.
 
     Attributes:
         position: Position of each new column, (n, T). ``None`` means that in all lanes the new columns have the

@@ -76,7 +76,7 @@ class KernelDecoder(TorchDecoder):
 
 
 class AttentionCall:
-    """Computes the attention of new columns to their lane and its prefix, layer by layer.
+    """Computes attention layer by layer: each new column attends to its lane and to the prefix of its lane.
 
     Args:
         decoder: Decoder that has the lanes and prefixes.
@@ -170,10 +170,10 @@ class AttentionCall:
 
 
 class MemoryCall:
-    """Computes the attention of new columns to the memory of their lane's prefix.
+    """Computes cross-attention: each new column attends to the memory that belongs to the prefix of its lane.
 
     Args:
-        decoder: Decoder that has the memories.
+        decoder: Decoder that stores the memories.
         columns: Number T of new columns per lane.
         indices: Index of each lane's prefix, (n,).
     """

@@ -25,9 +25,9 @@ class KernelEncoderBlock(nn.Module):
     """A pre-norm encoder block: self-attention within each row, then two linear layers with GELU between them.
 
     Args:
-        block: Module to replace, with the attribute ``heads``. Its ``encoder_parts`` has the names of, in this order, a
-            norm, the linear layers for queries, keys, values and the projection, a norm, a linear layer, GELU and a
-            linear layer.
+        block: Module to replace, with the attribute ``heads``. Its attribute ``encoder_parts`` names nine submodules in
+            this order: a norm, the linear layers for queries, keys, values and the projection, a norm, a linear layer,
+            GELU and a linear layer.
         kind: Precision of the weights, "int8" or "bf16". The layer after GELU always has bf16.
     """
 

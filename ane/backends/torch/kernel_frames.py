@@ -117,7 +117,7 @@ class KernelFrameConv(KernelLinear):
 
 
 class KernelFrameBlock(nn.Module):
-    """The base class of blocks. It makes their layers, and the arguments for their norms.
+    """The base class of blocks. It makes the layers of a block, and the arguments for the norms of a block.
 
     Attributes:
         parts: Layers of the block. The library reads the memory of ``parts`` and ``tensors``, so they must stay alive.
@@ -144,8 +144,9 @@ class KernelResidual(KernelFrameBlock):
     """A residual block whose second norm depends on the timestep.
 
     Args:
-        block: Module to replace. Its ``residual_parts`` has the names of, in this order, a norm, a layer that computes
-            every frame by itself, the linear layer for the timestep embedding, a norm and a convolution.
+        block: Module to replace. Its attribute ``residual_parts`` names five submodules in this order: a norm, a layer
+            that maps each frame without its neighbours, the linear layer for the timestep embedding, a norm and a
+            convolution.
         kind: Precision of the weights, "int8" or "bf16".
     """
 
@@ -200,8 +201,9 @@ class KernelFrameAttention(KernelFrameBlock):
     """A block of self-attention between the frames of each row.
 
     Args:
-        block: Module to replace. Its ``attention_parts`` has the names of, in this order, a norm, the layer for
-            queries, keys and values, the projection, and a relative position bias with the method ``by_distance``.
+        block: Module to replace. Its attribute ``attention_parts`` names four submodules in this order: a norm, the
+            layer for queries, keys and values, the projection, and a relative position bias with the method
+            ``by_distance``.
         kind: Precision of the weights, "int8" or "bf16".
     """
 

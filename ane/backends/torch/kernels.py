@@ -282,9 +282,9 @@ def join_layers(network: nn.Module) -> None:
 class KernelBlocks:
     """The blocks of a decoder, all of which a single call of the library computes.
 
-    All layers in a block's ``joins`` must be ``KernelLinear``. A block without cross-attention has four, in this order:
-    the layer for queries, keys and values together, the projection, the expansion and the contraction. A block with
-    cross-attention has all the layers that ``BlockArguments`` lists.
+    All layers in a block's ``joins`` must be ``KernelLinear``. A block without cross-attention has four such layers, in
+    this order: the layer for queries, keys and values together, the projection, the expansion and the contraction. A
+    block with cross-attention has all the layers that ``BlockArguments`` lists.
 
     Attributes:
         layers: Modules of all layers. The library reads their weights, so they must stay alive.

@@ -110,7 +110,7 @@ def transposed(layer: nn.Module) -> bool:
 class HalfPrecisionLinear(nn.Module):
     """Computes ``F.linear`` in half precision, with a weight (out, in).
 
-    A weight (in, out) is 1.6 to 50 times slower.
+    With a weight (in, out), ``F.linear`` is 1.6 to 50 times slower.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
@@ -123,7 +123,9 @@ class HalfPrecisionLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer on oneDNN, with the weight in oneDNN's layout. ``F.linear`` would convert it in every call.
+    """A linear layer on oneDNN, with the weight in oneDNN's layout.
+
+    ``F.linear`` would convert the weight in every call.
 
     For a single row of more than ``UNSPLIT_CHANNELS`` channels, oneDNN would split the sum, and the bits would differ
     from those of the same row among other rows. The layer therefore computes such a row twice, as two equal rows.
@@ -196,7 +198,7 @@ class HalfWeightLinear(nn.Module):
     """A linear layer on FBGEMM, with fp16 weights and with float32 activations and sums.
 
     Weights that were stored in fp16 are exact. So are weights that were stored in bfloat16 and are at least 2^-14,
-    because fp16 has room for their 8 significant bits. Smaller ones have an error of at most 2^-25.
+    because fp16 has room for their 8 significant bits. Weights below 2^-14 have an error of at most 2^-25.
 
     On a CPU without AVX-512, FBGEMM's kernels for one and two rows add in another order than its kernels for three to
     six rows. The layer pads its rows to a multiple of three, because FBGEMM then uses only the second group of kernels.

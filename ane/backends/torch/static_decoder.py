@@ -98,7 +98,7 @@ class StaticDecoder(TorchDecoder):
 
     Args:
         network, lanes, capacity, device, dtype, prefixes, max_prefix_length: See ``TorchDecoder``.
-        run: Runs the steps. Every decoder needs a separate one.
+        run: ``StepRunner`` that runs the steps. Every decoder needs a separate runner.
         smallest: Number of positions in the smallest bucket.
     """
 

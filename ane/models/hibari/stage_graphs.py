@@ -36,8 +36,8 @@ class Cut:
         name: Name of the stage.
         value: Name of the stage's input. (The other input is the mask.)
         inner: Name of the tensor in the published graph that the input replaces. It is (1, channels, n), or ids (1, n).
-        outputs: Names of the tensors in the published graph that the stage returns. Each is (1, channels, n), or if
-            ``rows`` is true, there is only one, (1, n, channels).
+        outputs: Names of the tensors in the published graph that the stage returns. Each tensor is (1, channels, n). If
+            ``rows`` is true, there is only one tensor, (1, n, channels).
         rate: Number of output positions per input position.
         output: Name of the stage's output.
         channels: Number of channels of the input. 0 means that the input is ids.

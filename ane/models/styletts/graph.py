@@ -103,7 +103,10 @@ CONFIG_FILE = "config.json"
 
 
 class StyleFamily(ModelFamily):
-    """Base class of KittenTTS's and Kokoro's families. They define ``import_checkpoints``, ``voices``, ``settings``."""
+    """Base class of the families of KittenTTS and Kokoro.
+
+    Both define ``import_checkpoints``, ``voices`` and ``settings``.
+    """
 
     stages = ModelStages({"speech": SPEECH})
     files = ("config", "graph", "voices")

@@ -107,7 +107,7 @@ class Candidate:
     stopped: bool  # whether the stop code was sampled within ``max_codes`` codes
     hidden: np.ndarray  # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
     padded_codes: np.ndarray  # (max_codes,) int64, padded by ``pad_codes`` for ranking as in upstream
-    latents: np.ndarray  # (t, D) float32, the input of diffusion: trimmed latents of ``padded_codes``
+    latents: np.ndarray  # (t, D) float32: latents of ``padded_codes``, trimmed; diffusion reads them
     log_probability: float = 0.0  # mean over codes and stop code in nats, among the codes that could be sampled
     # Attention scores between each code (and the stop code) and each position before the start code:
     # (heads, len(codes) + stopped, prefix length − 1) float32. None if the decoder did not record them.

@@ -104,7 +104,7 @@ def sample(
         rngs: Random generator of each mel. It draws float32 normals (1, 100, L) for the initial noise x_T. For sampler
             ``p``, it draws as many again in every step, and the last ones are not used.
         progress: Function that is called after each step.
-        prediction: The ``prediction`` of ``denoising_steps``.
+        prediction: Argument ``prediction`` for ``denoising_steps``.
 
     Raises:
         UserError: The denoiser returned NaN or an infinite number.
@@ -153,7 +153,7 @@ def spectrograms(
         diffusion: Settings of the diffusion.
         rngs: Random generator of each utterance (see ``sample``).
         progress: Function that is called with the steps done and all steps, both summed over the utterances.
-        prediction: The ``prediction`` of ``denoising_steps``.
+        prediction: Argument ``prediction`` for ``denoising_steps``.
         lengths: Number of mel frames of each utterance. You need it for windows of longer speech, where rounding can
             differ from ``frame_count``, the default.
     """
@@ -224,8 +224,9 @@ class WindowedDiffusion:
         diffusion: Settings of the diffusion.
         rng: Random generator. It draws as in ``sample``, but only for frames that no earlier window had.
         windows: Lengths of the windows. ``None`` means the defaults of ``Windows``.
-        progress: Function that is called with the steps done and all steps, both of the current window.
-        prediction: The ``prediction`` of ``denoising_steps``.
+        progress: Function that is called with two numbers of the current window: how many steps are done, and how many
+            it has.
+        prediction: Argument ``prediction`` for ``denoising_steps``.
     """
 
     def __init__(

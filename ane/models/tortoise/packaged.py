@@ -19,8 +19,8 @@ INPUT = "the text"  # subject of the message that an input is too long for every
 class PackagedDenoiser(Denoiser):
     """Denoises one utterance with functions that ``converters.tortoise.diffusion_decoder`` made.
 
-    A function takes a fixed length, its bucket. This uses the smallest bucket that the utterance fits into. Inputs that
-    do not depend on the denoising step are padded only once.
+    Each function takes inputs of one fixed length, its bucket. The denoiser uses the function with the smallest bucket
+    that the utterance fits into. It pads the inputs that are equal in all denoising steps only once.
     """
 
     def __init__(

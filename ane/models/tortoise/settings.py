@@ -139,7 +139,7 @@ class TortoiseSettings(SpeechSettings):
         best: Number of candidates of each chunk that are turned into sound, best first.
         sampling: Settings for sampling codes.
         normaliser: Name of the function that spells out numbers and abbreviations, a key of ``ane.text.NORMALISERS``.
-        clip_mode: Audio of the voice's clips that is encoded: the ``mode`` of
+        clip_mode: Part of the voice's clips that is encoded: the argument ``mode`` of
             ``ane.models.tortoise.voices.encode_clips``.
         split: Desired and maximum number of characters in a chunk. ``None`` makes the whole text one chunk.
         silence: Seconds of silence to leave before and after the speech of each chunk. ``None`` leaves all silence, as

@@ -33,7 +33,7 @@ class HifiganSound:
         backend: Backend that runs the network.
         config: Config of the network.
         conditioning: The voice's conditioning latent, (1, D) float32.
-        window: The ``window`` of ``Windowed``.
+        window: Argument ``window`` for ``Windowed``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class UnivnetSound:
         backend: Backend that runs the network.
         config: Config of the network.
         rng: Random generator that draws the noise, for 10 frames more than the mel has.
-        window: The ``window`` of ``Windowed``.
+        window: Argument ``window`` for ``Windowed``.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SourceFilterSound:
         stage: "source_filter", whose input is latents (n, D), or "mel_source_filter", whose input is a mel (100, n).
         config: Config of the network.
         rng: Random generator that draws the noise.
-        window: The ``window`` of ``Windowed``.
+        window: Argument ``window`` for ``Windowed``.
     """
 
     def __init__(

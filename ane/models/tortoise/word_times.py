@@ -2,8 +2,8 @@
 
 A few attention heads look at the word that is being spoken, and so move along the text. Their mean attention is, for
 each code, a probability of every text token. Dynamic time warping finds a monotonic path through these probabilities,
-as in openai-whisper, and attention far from the path is removed. A token then starts after the expected number of
-codes before it, which need not be a whole number.
+as in openai-whisper, and attention far from the path is removed. The attention that remains gives the expected number
+of codes before each token. This number is the time at which the token starts, in codes, and need not be whole.
 """
 
 from collections.abc import Iterator, Sequence

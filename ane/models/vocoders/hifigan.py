@@ -26,7 +26,8 @@ class ImageConv(nn.Conv1d):
     """A convolution in time over images one pixel high, with zero padding: (B, C, 1, T) → (B, O, 1, T').
 
     It exists because torch supports channels last for images, but not for sequences. With channels last, oneDNN need
-    not reorder input and output, which takes a tenth to two fifths of a float32 convolution's time. It has no groups.
+    not reorder input and output. Such reordering takes a tenth to two fifths of a float32 convolution's time. The
+    convolution has no groups.
     """
 
     def forward(self, x: Tensor) -> Tensor:

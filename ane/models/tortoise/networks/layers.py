@@ -45,7 +45,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 class RelativePositionBias(nn.Module):
-    """T5's bias of attention scores by the distance q − k, bidirectional (Raffel et al. 2020).
+    """T5's bidirectional bias for attention scores. It depends on the distance q − k (Raffel et al. 2020).
 
     There are 32 buckets of distances. From distance 8 to distance 64, they are spaced logarithmically.
     """
