@@ -6,6 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from ane.speech.request import SpeechRequest
 from ane.system.sound_formats import SENT
+from ane.text.unicode_to_ascii import Unreadable
 
 MAX_SEED = 2**63 - 1
 
@@ -86,7 +87,7 @@ class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
         None, description="respellings: an object that maps a word to its respelling"
     )
-    unreadable: Literal["nearest", "spell", "skip", "refuse"] = Field(
+    unreadable: Unreadable = Field(
         "nearest",
         description="treatment of words in scripts other than Latin: read the nearest English letters, spell or skip "
         "them, or reject the text",

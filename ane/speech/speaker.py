@@ -412,7 +412,7 @@ class Speaker(ABC):
             markup = ssml_notes(request.text)
         if self.normaliser(request.settings) in ANY_SCRIPT:
             names, language, signs = [], "", []
-        how = UNREADABLE[getattr(request.lexicon, "unreadable", "nearest")]
+        how = UNREADABLE[request.lexicon.unreadable if request.lexicon else "nearest"]
         notes = (
             [f"{' and '.join(names)} letters are {how}"]
             if names

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -37,11 +37,23 @@ class SoundFacts:
         """Seconds of work per second of audio, or infinity if there is no audio."""
         return self.elapsed / self.seconds if self.seconds else inf
 
-    def __getattr__(self, name: str) -> Any:
-        for values in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
-            if name in values:
-                return values[name]
-        raise AttributeError(f"this {type(self).__name__.lower()} has no {name}")
+    if TYPE_CHECKING:  # so that type checkers know the names of the facts, and report every other name
+        seed: int
+        voice: str
+        speed: float
+        codes: int
+        frames: int
+        tokens: int
+        decoded: list[Any]
+        mels: list[np.ndarray]
+        durations: list[np.ndarray]
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            for values in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
+                if name in values:
+                    return values[name]
+            raise AttributeError(f"this {type(self).__name__.lower()} has no {name}")
 
 
 @dataclass(repr=False, eq=False)
@@ -139,6 +151,7 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
 
     Attributes:
         sample_rate: Samples per second.
+        chunks: Texts that the model speaks in one pass each.
         timeline: Timeline that records when each phase ran.
         elapsed: Seconds from the arrival of the text to the last piece, including the time that you took between
             pieces.
@@ -146,6 +159,7 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
     """
 
     sample_rate: int
+    chunks: Sequence[str]
     timeline: Timeline
     elapsed = 0.0
     words: Sequence[SpokenWord] = ()

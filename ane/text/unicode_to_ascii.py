@@ -7,6 +7,7 @@ and other control characters are dropped.
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Literal
 
 from anyascii import anyascii
 
@@ -81,7 +82,8 @@ WORD = re.compile(
 PICTURE = re.compile("[\u02b0-\u02ff\u2190-\u21ff\u2400-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
 # What to do with words that are not in Latin script, and the end of the warning about them.
-UNREADABLE = {
+Unreadable = Literal["nearest", "spell", "skip", "refuse"]
+UNREADABLE: dict[Unreadable, str] = {
     "nearest": "read as the English ones nearest to them: the voice speaks English",
     "spell": "spelt by name",
     "skip": "left out",
@@ -156,7 +158,7 @@ def unread_signs(text: str) -> list[str]:
     )
 
 
-def readable(text: str, unreadable: str) -> str:
+def readable(text: str, unreadable: Unreadable) -> str:
     """Rewrite the words of ``text`` that are not in Latin script.
 
     Args:

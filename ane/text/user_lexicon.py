@@ -10,7 +10,7 @@ from typing import Any
 from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import read_regular
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
-from ane.text.unicode_to_ascii import UNREADABLE, readable
+from ane.text.unicode_to_ascii import UNREADABLE, Unreadable, readable
 
 # A word or a sign. In "Nguyen's", the word is Nguyen, and the ending stays.
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
@@ -73,7 +73,7 @@ class Lexicon:
             ``readable``.
     """
 
-    def __init__(self, entries: Iterable[LexiconEntry] | Mapping[str, str] = (), unreadable: str = "nearest"):
+    def __init__(self, entries: Iterable[LexiconEntry] | Mapping[str, str] = (), unreadable: Unreadable = "nearest"):
         if isinstance(entries, Mapping):
             for word, respelling in entries.items():
                 if fault := entry_fault(word, respelling):
@@ -159,14 +159,14 @@ def tokens(text: str) -> Iterator[LexiconToken]:
         end = match.end()
 
 
-def chosen_lexicon(path: str | None, unreadable: str | None) -> Lexicon | None:
+def chosen_lexicon(path: str | None, unreadable: Unreadable | None) -> Lexicon | None:
     """Load the lexicon for a command's flags --lexicon and --unreadable. Returns ``None`` if neither is given."""
     if path:
         return read_lexicon(path, unreadable or "nearest")
     return Lexicon(unreadable=unreadable) if unreadable else None
 
 
-def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
+def read_lexicon(path: str | Path, unreadable: Unreadable = "nearest") -> Lexicon:
     """Read a lexicon file. Its columns, which tabs separate, are described in ``COLUMNS``.
 
     The file must be UTF-8. Blank lines and lines that begin with "#" are skipped.

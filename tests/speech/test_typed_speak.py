@@ -25,6 +25,7 @@ async def program(speaker: ane.Speaker) -> None:
     speaker.speak(text="a", cast={"narrator": "x"}, voice=speaker.voice_of_clips([], 24000), lexicon=ane.Lexicon())
     with speaker.stream("a") as stream:
         speech: ane.Speech = stream.collect()
+        known = speech.seed + stream.tokens, speech.voice.title(), speech.mels[0].shape
     words = [word.start for word in ane.transcribe("a.wav", model="whisper", word_times=True).words]
     speaker.stream("a", sed=1)  # wrong
     speaker.speak("a", seed="a")  # wrong
@@ -38,6 +39,10 @@ async def program(speaker: ane.Speaker) -> None:
     ane.load("demo", threads="2")  # wrong
     ane.Lexicon({"a": 1})  # wrong
     (await speaker.speak_async("a")).to_bytes(3)  # wrong
+    speaker.speak("a").to_byte("mp3")  # wrong
+    speaker.stream("a").sead  # wrong
+    ane.Lexicon(unreadable="foo")  # wrong
+    ane.read_lexicon("a.tsv", "foo")  # wrong
     ane.transcribe("a.wav").segment  # wrong
     ane.Speeker  # wrong
 """
