@@ -87,14 +87,14 @@ def register(commands: argparse._SubParsersAction) -> None:
     add(
         "--cors",
         dest="origins",
-        type=names,
+        type=lower_names,
         default=(),
         metavar="URL,URL",
         help="origins of web pages that may use the server, such as http://localhost:3000 (default: none)",
     )
     add(
         "--hosts",
-        type=host_names,
+        type=lower_names,
         default=(),
         metavar="NAME,NAME",
         help="host names of a proxy in front of the server, such as tts.example (default: none)",
@@ -167,7 +167,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(comma_separated(text))
 
 
-def host_names(text: str) -> tuple[str, ...]:
+def lower_names(text: str) -> tuple[str, ...]:
     return tuple(name.lower() for name in comma_separated(text))
 
 

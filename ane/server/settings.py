@@ -31,6 +31,8 @@ OPENAI_VOICES = (
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
+HOST = re.compile(r"[\w.-]+|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*", re.ASCII)  # a name, an IPv4 address or an IPv6 address
+ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?", re.ASCII)
 TRANSCRIPTIONS, NEW_VOICES = 2, 1  # maximum number of transcriptions, and of new voices, in work at once
 
 
@@ -139,6 +141,12 @@ class ServerSettings:
                 f"base_path must be a path such as /tts, without a slash at the end, got {self.base_path!r}",
                 "base_path",
             )
+        for name, form, wanted in (
+            ("hosts", HOST, "host names such as tts.example, without http:// or a port"),
+            ("origins", ORIGIN, "origins such as https://app.example, with http:// or https:// and without a path"),
+        ):
+            if wrong := [value for value in getattr(self, name) if not form.fullmatch(value)]:
+                raise UserError(f"{name} must be {wanted}, got {', '.join(wrong)}", name)
         unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
         if unknown:
             raise UserError(f"preload must name models of this server, got {', '.join(unknown)}", "preload")
