@@ -1,6 +1,7 @@
 """Report errors in the form of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +14,12 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+# parts of the path to a wrong value that are no fields: where a request has it, and pydantic's names of types
+NO_FIELDS = ("body", "query", "header", "constrained-str", "VoiceId")
+NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")  # pydantic's errors about no object
+JSON_KINDS = {bool: "a truth value", list: "a list", str: "a string", int | float: "a number"}
 
 
 class ErrorDetail(BaseModel):
@@ -89,8 +96,8 @@ def outcome_of(error: BaseException) -> str:
 
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body for an error. Log a fault of the server, and hide it from the client."""
-    param = code = None
-    message = str(error)
+    param = getattr(error, "parameter", "") or None
+    code, message = None, str(error)
     if isinstance(error, RefusedError):
         status, param, code = error.status, error.param, error.code
     elif isinstance(error, UserError):
@@ -99,17 +106,29 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
         status, message = error.status_code, str(error.detail)
     elif isinstance(error, RequestValidationError | ValidationError):
         status = 400
-        first: Any = error.errors()[0]
-        names = [str(part) for part in first["loc"] if part not in ("body", "query", "header")]
-        param = ".".join(names) or None
-        message = f"{param}: {first['msg']}" if param else first["msg"]
-        if first["type"] == "json_invalid":
-            param, message = None, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"
+        param, message = wrong_field(error.errors())
     else:
         LOGGER.error("a request failed", exc_info=error)
         status, message = 500, "the server failed on this request: its log says why"
     kind = TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def wrong_field(errors: Sequence[Any]) -> tuple[str | None, str]:
+    """Return the name of the first wrong field of a request, or ``None`` for the whole body, and the message."""
+    # a field that takes a word or an object has an error for both. The longer path tells more about the object
+    fault = max((each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]), key=lambda each: len(each["loc"]))
+    param = ".".join(str(part) for part in fault["loc"] if part not in NO_FIELDS)
+    if fault["type"] == "json_invalid":
+        return None, f"the body is not JSON: {fault.get('ctx', {}).get('error', 'it cannot be read')}"
+    if param:
+        return param, f"{param}: {fault['msg']}"
+    if fault["type"] not in NO_OBJECT:
+        return None, fault["msg"]
+    if isinstance(fault["input"], bytes):
+        return None, "send Content-Type: application/json"
+    got = next((name for kind, name in JSON_KINDS.items() if isinstance(fault["input"], kind)), "missing")
+    return None, f"the body must be a JSON object, but it is {got}"
 
 
 def error_response(error: BaseException) -> Response:

@@ -43,7 +43,12 @@ def guarded_server() -> ServerProcess:
 
 
 def post(
-    server: ServerProcess, path: str = "/v1/audio/speech", token: str = TOKEN, body: bytes | None = None, **fields: Any
+    server: ServerProcess,
+    path: str = "/v1/audio/speech",
+    token: str = TOKEN,
+    body: bytes | None = None,
+    kind: str = "application/json",
+    **fields: Any,
 ) -> tuple[int, bytes]:
     """Status and body of the answer."""
     body = (
@@ -52,7 +57,7 @@ def post(
         else body
     )
     request = urllib.request.Request(
-        server.address + path, body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        server.address + path, body, {"Authorization": f"Bearer {token}", "Content-Type": kind}
     )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:

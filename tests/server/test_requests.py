@@ -41,12 +41,17 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
         ({"unreadable": "refuse", "input": "Привет"}, "the text has Cyrillic letters"),
         ({"input": "<speak><break time='9d'/></speak>"}, "break"),
         ({"model": "demo", "voice": "alloy", "speed": 4}, "speed must be from 0.5 to 2"),
+        ({"voice": {"id": 3}}, "voice.id: Input should be a valid string"),
+        ({"voice": {"name": "heart"}}, "voice.id: Field required"),
+        ({"voice": 3}, "voice: Input should be a valid string"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused_in_openais_shape(server, fields, message):
     status, _ = answer = post(server, **fields)
     assert status in (400, 404)
     assert message in error_of(answer)["message"]
+    named = re.match(r"(speed|voice[.\w]*)(:| must)", message)
+    assert not named or error_of(answer)["param"] == named[1]
     assert error_of(answer)["type"] in ("invalid_request_error", "not_found_error")
 
 
@@ -72,6 +77,27 @@ def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
     cast = sound(input=text, cast={"speakers": {"Anna": "michael"}})
     assert cast == sound(input='[voice:michael]"Come in,"[voice] said Anna. It was late.')
     assert cast != sound(input=text, cast={"speakers": {"Bella": "michael"}})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (
+            b'{"model": "heart", "input": "Hi."}',
+            "application/x-www-form-urlencoded",
+            "send Content-Type: application/json",
+        ),
+        (b'{"model": "heart", "input": "Hi."}', "text/plain", "send Content-Type: application/json"),
+        (b"[]", "application/json", "the body must be a JSON object, but it is a list"),
+        (b'"Hi."', "application/json", "the body must be a JSON object, but it is a string"),
+        (b"3", "application/json", "the body must be a JSON object, but it is a number"),
+        (b"null", "application/json", "the body must be a JSON object, but it is missing"),
+        (b"", "application/json", "the body must be a JSON object, but it is missing"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_named(server, body, kind, message):
+    status, _ = answer = post(server, body=body, kind=kind)
+    assert (status, error_of(answer)["message"], error_of(answer)["param"]) == (400, message, None)
 
 
 @pytest.mark.parametrize(
