@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from rich.text import Text
 
@@ -150,6 +151,18 @@ def check_onnx() -> list[Finding]:
     return findings
 
 
+def check_mlx() -> list[Finding]:
+    if find_spec("mlx") is None:
+        return [Finding("backend mlx", "missing", "the package mlx is not installed", "pip install '.[mlx]'")]
+    try:
+        import mlx.core
+
+        from ane.backends.mlx.owner import device_name
+    except (ImportError, OSError) as error:  # the package mlx needs a library for each platform
+        return [Finding("backend mlx", "missing", str(error), "pip install --force-reinstall '.[mlx]'")]
+    return [Finding("backend mlx", "ok", f"mlx {mlx.core.__version__} on {device_name()}")]
+
+
 def check_playback() -> list[Finding]:
     from ane.audio import check_sound_device
 
@@ -252,6 +265,7 @@ CHECKS: tuple[Callable[[], list[Finding]], ...] = (
     check_machine,
     check_torch,
     check_core_ml,
+    check_mlx,
     check_onnx,
     check_playback,
     check_packages,

@@ -147,7 +147,7 @@ def test_this_machine_can_speak_and_every_gap_has_a_remedy(capsys):
     found = findings(capsys)
     for subject in ("python", "backend torch", "bundle demo", "cache folder", "data folder"):
         assert found[subject]["state"] == "ok"
-    assert found.keys() >= {"backend coreml", "backend onnx", "playback", "fastapi", "av", "ray"}
+    assert found.keys() >= {"backend coreml", "backend mlx", "backend onnx", "playback", "fastapi", "av", "ray"}
     assert all(finding["fix"] for finding in found.values() if finding["state"] == "missing")
 
 
