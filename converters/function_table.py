@@ -301,11 +301,12 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
         raise UserError(f"{model.name} is a {model.family.title} model, which cannot be converted to this format")
     if requested is not None and not requested:
         raise UserError(f"networks must name a network: choose from {', '.join(known)}", "networks")
+    choice = ", ".join(network for network in known if network in model.networks)
     for network in requested or ():
         if network in model.family.networks and network not in known:
-            raise UserError(f"networks={network}: this format cannot hold it: choose from {', '.join(known)}")
+            raise UserError(f"networks={network}: this format cannot hold it: choose from {choice}")
         if network not in known:
-            raise UserError(f"networks={network}: no such network: choose from {', '.join(known)}")
+            raise UserError(f"networks={network}: no such network: choose from {choice}")
         model.require(network)
     return [network for network in known if network in (requested or model.networks)]
 

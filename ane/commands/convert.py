@@ -20,6 +20,7 @@ from ane.commands.messages import (
     decibels,
     how_to_use,
     message_console,
+    output_console,
     plain_table,
     report_console,
     status_display,
@@ -102,7 +103,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--buckets",
         action="append",
         metavar="KIND=N,…",
-        help="coreml: input lengths for one kind of function, such as prefill=64,128 (default: the model's). '?=1' "
+        help="coreml: input lengths for one kind of function, such as prefill=64,128 (default: the model's). '?' "
         "lists the kinds that SOURCE has. May be given more than once",
     )
     parser.add_argument(
@@ -134,7 +135,25 @@ def convert_command(args: argparse.Namespace) -> int:
         if args.to not in targets and getattr(args, option) is not None:
             raise UserError(f"{option} has no effect with --to {args.to}: it is for {', '.join(targets)}", option)
     model = open_model(args.source)
+    if (lines := listed(args, model)) is not None:
+        output_console().print("\n".join(lines), markup=False, soft_wrap=True)
+        return 0
     return {"gguf": write_gguf_file, "ggml": write_ggml_files}.get(args.to, write_packages)(args, model)
+
+
+def listed(args: argparse.Namespace, model: Bundle) -> list[str] | None:
+    """Return the lines of a list that a flag with the value "?" asks for, or ``None`` if no flag has that value."""
+    from ane.models.tortoise.networks import NETWORKS
+    from converters.function_table import convertible_model, convertible_networks, pick_networks
+    from converters.ggml.tortoise_cpp import FILES
+
+    if args.networks == ["?"]:
+        others = {"gguf": tuple(NETWORKS), "ggml": tuple(FILES)}
+        return pick_networks(model, None, others.get(args.to) or convertible_networks(args.to))
+    if any(text.startswith("?") for text in args.buckets or ()):
+        rows = convertible_model(model).functions
+        return list(dict.fromkeys(row.kind for row in rows if row.bucket and row.network in model.networks))
+    return None
 
 
 def write_packages(args: argparse.Namespace, model: Bundle) -> int:

@@ -414,6 +414,25 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path,
     assert not list((tmp_path / "out.converting").rglob("*.mlpackage"))
 
 
+@pytest.mark.parametrize("target", ["coreml", "onnx", "gguf", "ggml"])
+def test_a_question_mark_lists_the_networks_that_the_bundle_has(tmp_path, capsys, target):
+    command = ["convert", "demo", "--to", target, "-o", str(tmp_path / "out.gguf"), "--networks"]
+    assert main([*command, "?"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert "autoregressive" in listed
+    assert {*listed} <= {*open_model("demo").networks}
+    assert main([*command, listed[0] + "s"]) == 1
+    assert capsys.readouterr().err.split("choose from")[1].replace(",", "").split() == listed
+
+
+@pytest.mark.parametrize("kind", ["?", "?=1"])
+def test_a_question_mark_lists_the_kinds_of_functions_that_the_bundle_has(tmp_path, capsys, kind):
+    assert main(["convert", "demo", "--to", "coreml", "-o", str(tmp_path / "out"), "--buckets", kind]) == 0
+    listed = capsys.readouterr().out.split()
+    assert "prefill" in listed
+    assert "bigvgan" not in listed
+
+
 @pytest.mark.parametrize(("arguments", "line"), rows(__file__, "refusals.tsv", "Tortoise"))
 def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):
     try:
