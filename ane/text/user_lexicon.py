@@ -16,6 +16,7 @@ from ane.text.unicode_to_ascii import UNREADABLE, Unreadable, readable
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
 CASES = ("", "any", "exact")
 CLASSES = {"noun": NOUN_AFTER, "verb": VERB_AFTER}
+SHOWN = 3  # words that ``repr`` shows
 MAX_LEXICON = 8 << 20  # bytes
 COLUMNS = "WORD, a tab, RESPELLING, and optionally a tab and exact, a tab and noun or verb"
 
@@ -105,6 +106,19 @@ class Lexicon:
 
     def __call__(self, text: str) -> str:
         return readable(self.respelt(text), self.unreadable)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Lexicon):
+            return NotImplemented
+        return (self.entries, self.unreadable) == (other.entries, other.unreadable)
+
+    def __hash__(self) -> int:
+        return hash((self.entries, self.unreadable))
+
+    def __repr__(self) -> str:
+        words = ", ".join(repr(entry.word) for entry in self.entries[:SHOWN])
+        more = f" and {len(self.entries) - SHOWN} more" if len(self.entries) > SHOWN else ""
+        return f"<Lexicon: {words or 'no words'}{more}, unreadable {self.unreadable}>"
 
     def respelt(self, text: str) -> str:
         """Respell the words of ``text``, but do not rewrite words in other scripts."""

@@ -31,7 +31,7 @@ _FROM_CLIPS = "from_clips", "clip_mels"
 _OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Voice:
     """A pair of conditioning latents, and where they came from.
 
@@ -50,6 +50,23 @@ class Voice:
     source: str = ""
     from_clips: bool = False
     decoder: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Voice):
+            return NotImplemented
+        return self._facts == other._facts and all(
+            np.array_equal(own, others) for own, others in ((self.ar, other.ar), (self.diffusion, other.diffusion))
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    def __repr__(self) -> str:
+        return f"<Voice {self.name!r}: latents of {self.ar.size} and {self.diffusion.size} numbers, {self.source!r}>"
+
+    @property
+    def _facts(self) -> tuple[str, str, bool, str]:
+        return self.name, self.source, self.from_clips, self.decoder
 
     @property
     def widths(self) -> tuple[int, int]:

@@ -87,6 +87,24 @@ def test_speech_is_compared_shown_copied_and_sent(heart: ane.Speaker) -> None:
     assert list(heart.speak_all([])) == []
 
 
+@pytest.mark.parametrize(
+    ("made", "other"),
+    [
+        (ane.Lexicon({"a": "b", "c": "d"}), ane.Lexicon({"a": "b"})),
+        (ane.Lexicon({"a": "b"}), ane.Lexicon({"a": "b"}, unreadable="skip")),
+        (ane.Lexicon({f"word{n}": "b" for n in range(999)}), ane.Lexicon()),
+        (ane.Voice(np.ones((1, 99)), np.ones((1, 9)), "pat"), ane.Voice(np.ones((1, 99)), np.ones((1, 9)), "ann")),
+        (ane.Voice(np.ones((1, 99)), np.ones((1, 9)), "pat"), ane.Voice(np.ones((1, 99)), np.zeros((1, 9)), "pat")),
+    ],
+)
+def test_a_voice_and_a_lexicon_are_compared_shown_copied_and_sent(made: Any, other: Any) -> None:
+    copies = copy.deepcopy(made), pickle.loads(pickle.dumps(made))
+    assert all(same == made and hash(same) == hash(made) and same != other and made != "pat" for same in copies)
+    assert len(repr(made)) < 100
+    assert "0x" not in repr(made)
+    assert "pat" in repr(made) or "word" in repr(made) or "'a'" in repr(made)
+
+
 def test_a_block_closes_its_stream_and_only_a_whole_stream_is_collected(heart: ane.Speaker) -> None:
     with heart.stream(f"{TEXT} {TEXT}") as stream:
         next(stream)
