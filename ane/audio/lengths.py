@@ -32,9 +32,9 @@ def _byte_order(magic: bytes) -> str:
 
 
 def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
-    """Return where the sound begins in a RIFF or FORM file, and its length by the header, in bytes.
+    """Return the position of the sound in a RIFF or FORM file, and the length that the header states, in bytes.
 
-    If the header does not know the length, the length is 0.
+    If the header states no length, the length is 0.
     """
     position, data_size_64 = 12, None
     while position + 8 <= size:
@@ -90,7 +90,7 @@ class PatchedFile(io.FileIO):
 
 
 def unwritten_lengths(path: Path) -> dict[int, bytes]:
-    """Return the bytes that repair a header whose lengths were never written, by their positions in the file.
+    """Return the bytes that repair a header whose lengths were never written. The keys are positions in the file.
 
     A recorder that was killed leaves a WAV or AIFF with 0 samples in the header. A program that streams a FLAC also
     leaves 0 samples. For any other file, the result is empty.

@@ -70,9 +70,9 @@ class ProductionRate:
     def required(self, remaining: float) -> float:
         """Return how many seconds of sound to queue before playing starts, so that the queue never becomes empty.
 
-        The device plays for as long as it takes to produce the ``remaining`` seconds of sound, which is remaining /
-        rate seconds. A piece can be played only when it is complete, so the longest wait for a piece is added. The
-        result is SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
+        Producing the ``remaining`` seconds of sound takes remaining / rate seconds, and the device plays all this time.
+        It can play a piece only when the piece is complete, so the longest wait for a piece is added. The result is
+        SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
         """
         return SAFETY * (self.longest_wait + max(0.0, 1 / self.rate - 1) * remaining)
 

@@ -41,7 +41,7 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
 
 
 def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe, as ``read_audio`` reads a clip, except that the recording may be empty.
+    """Read a recording to transcribe. ``read_audio`` does the same for clips, but rejects an empty file.
 
     If PyAV is installed, the recording may also be in any format of FFmpeg. FFmpeg reads AAC, AVI, mp4, webm and other
     containers that libsndfile cannot read.

@@ -78,7 +78,7 @@ def resampling(
 ) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that resamples audio (n,) float32 from ``rate`` to ``wanted`` Hz, and passes it to ``append``.
 
-    At the end of the block, the last samples are passed too. If ``wanted`` is ``None``, the rate does not change.
+    At the end of the block, ``append`` gets the last samples. If ``wanted`` is ``None``, the rate does not change.
     """
     if wanted is None or wanted == rate:
         yield append

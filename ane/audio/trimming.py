@@ -83,7 +83,8 @@ def ramp(samples: int) -> np.ndarray:
 def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarray:
     """Shorten the silence at both ends of audio (S,).
 
-    ``silence`` has the largest numbers of seconds to keep, (before, after). ``None`` returns the audio unchanged.
+    ``silence`` is a pair: the seconds of silence to keep at most before the sound, and after the sound. ``None``
+    returns the audio unchanged.
     """
     if silence is None:
         return audio

@@ -209,12 +209,13 @@ class Backend(ABC):
             capacity: Number of positions that each lane can hold after its prefix.
             prefixes: Number of prefixes that the decoder can store. Each lane continues one of them.
             max_prefix_length: Largest number of positions in a prefix. ``None`` means any length, and is allowed only
-                if ``prefixes`` is 1. Then a prefix that is longer than all earlier prefixes may clear the lanes.
+                if ``prefixes`` is 1. In this case, a prefix that is longer than all earlier prefixes may clear the
+                lanes.
         """
         raise NotImplementedError
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        """Bind the diffusion network to utterances. Batching changes an utterance's output only by rounding.
+        """Bind the diffusion network to utterances. The other utterances change an utterance's output only by rounding.
 
         Args:
             latents: Latents (1, N, D) of each utterance.
@@ -261,7 +262,7 @@ class Backend(ABC):
     def release(self, *networks: str) -> None:
         """Allow the backend to unload these networks, or all networks if you name none.
 
-        Their next call reloads them.
+        The next call of a network loads the network again.
         """
 
 

@@ -59,7 +59,7 @@ def core_ml_runs() -> bool:
 def core_ml_is_chosen() -> bool:
     """Return whether "auto" may choose Core ML here.
 
-    This is so if ``core_ml_runs``, unless Core ML is reported to crash on this version of macOS on any compute units.
+    It may if ``core_ml_runs``, unless Core ML is reported to crash on this macOS whatever compute units it uses.
     """
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
@@ -191,8 +191,8 @@ def load_backend(
         precision, threads, keep, others: Fields of ``EngineOptions``.
 
     Raises:
-        UserError: No backend has this name. Or this machine lacks the device, the precision or so many cores. Or the
-            model lacks the packages that the backend needs. Or the backend ignores an option.
+        UserError: No backend has this name. Or this machine lacks the device, the precision or the number of cores. Or
+            the model lacks the packages that the backend needs. Or the backend ignores an option.
     """
     options = EngineOptions(precision=precision, threads=threads, keep=keep, **others)
     if "graph" in model.manifest.files:
@@ -263,7 +263,7 @@ def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
     """Open the engines that `ane bench` found fastest for this bundle on this machine.
 
     Returns:
-        A backend on these engines. ``None`` if `ane bench` has not measured this bundle on this machine.
+        A backend on these engines. ``None`` means that `ane bench` has not measured this bundle on this machine.
 
     Raises:
         UserError: One of the engines no longer runs.

@@ -51,7 +51,7 @@ class DenoisingStep:
             noise: Samples of N(0, 1), (1, 100, L).
 
         Returns:
-            The next x and the x0 of this step, (1, 100, L) each.
+            Two arrays (1, 100, L): the next x, and the x0 of this step.
         """
         prediction, variance = np.split(output[:1], 2, axis=1)
         if self.guided:
@@ -77,7 +77,7 @@ class Denoiser(ABC):
 
         Args:
             x: Noisy mel (1, 100, L) of each utterance.
-            timestep: Index into the trained timesteps, for all utterances.
+            timestep: Index into the trained timesteps. All utterances have the same timestep.
             guided: Whether to compute the output without conditioning, too.
         """
 

@@ -52,8 +52,8 @@ def pad_last_axis(array: np.ndarray, length: int, value: float = 0.0) -> np.ndar
 def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
     """Return the mask inputs for a sequence of ``length`` positions in a bucket, (1, 1, 1, bucket) float32 each.
 
-    ``inside`` is 1 inside the sequence and 0 in the padding. ``mean_weight`` is ``inside`` / ``length``: a sum that it
-    weights is a mean over the sequence.
+    ``inside`` is 1 inside the sequence and 0 in the padding. ``mean_weight`` is ``inside`` / ``length``. A sum with
+    these weights is a mean over the sequence.
     """
     inside = (np.arange(bucket) < length).astype(np.float32)[None, None, None]
     return {"inside": inside, "mean_weight": inside / np.float32(length)}

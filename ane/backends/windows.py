@@ -62,8 +62,8 @@ def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[in
     Args:
         length: Number of frames.
         margin: Number of frames that a call needs on both sides of its new frames.
-        first: Lengths that the first call may have, so that sound starts soon. If empty, the first call is like the
-            others.
+        first: Lengths that the first call may have, so that sound starts soon. If there are none, the first call is
+            like the other calls.
 
     Returns:
         The number of frames in each call, including margins. Every length is one of ``WHOLE`` or ``first``. If the
@@ -155,8 +155,8 @@ class Windowed:
 
         Args:
             columns: All columns, (C, n).
-            first: Lengths that the first call may have, so that sound starts soon. If empty, a stage that divides long
-                rows itself gets all columns in one call.
+            first: Lengths that the first call may have, so that sound starts soon. If there are none, a stage that
+                divides long rows itself gets all columns in one call.
         """
         done, received = 0, columns.shape[1]
         for frames in call_lengths(received, self.margin, first) if first or not self.one_call else [received]:

@@ -71,7 +71,9 @@ class BenchRow:
 
 
 def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str) -> list[BenchRow]:
-    """Add a figure to the rows: the median of a reference, divided by the row's median. It is above 1 for faster rows.
+    """Add a figure to the rows: the median of a reference, divided by the row's median.
+
+    The figure is above 1 for faster rows.
 
     Args:
         rows: Rows to compare.
@@ -212,7 +214,7 @@ def describe_machine() -> dict[str, Any]:
 def instructions() -> str:
     """List the CPU instructions by which kernels are chosen, such as "AVX512 VNNI bf16 AMX".
 
-    The name of a chip does not say whether it has them.
+    The name of a chip does not tell whether the chip has these instructions.
     """
     import torch
 
@@ -245,7 +247,7 @@ def installed_versions() -> dict[str, str]:
 def commit() -> str | None:
     """Return the short commit hash of the checkout, with a ``+`` if files differ from it.
 
-    ``None`` outside a checkout.
+    Return ``None`` outside a checkout.
     """
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():

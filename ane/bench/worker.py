@@ -247,7 +247,7 @@ def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFu
 def random_voice(model: "Bundle") -> "Voice | None":
     """Make random latents for a model whose voices are latents and that comes without voices.
 
-    Otherwise return ``None``.
+    Return ``None`` for any other model.
     """
     import numpy as np
 

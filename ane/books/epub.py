@@ -215,8 +215,8 @@ class SpineReader:
     def _continues(self, path: str) -> bool:
         """Return whether a file without a title continues the chapter before it.
 
-        It continues the chapter if both come from one file that a program divided because of its size. In a book
-        without contents, it also continues a chapter that has a title.
+        It does if both come from one file that a program divided because of its size. In a book without contents, it
+        also continues a chapter that has a title.
         """
         names = [piece[1] for name in (self._before, path) if (piece := DIVIDED_FILE.fullmatch(name))]
         one_file = len(names) == 2 and names[0] == names[1]

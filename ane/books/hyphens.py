@@ -33,9 +33,10 @@ def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.is
 def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
     """Join the divided words in texts. Return the texts and how many hyphens were removed.
 
-    The hyphen goes if the texts contain the word elsewhere without a hyphen. Otherwise, it stays in three cases: the
-    texts contain the word elsewhere with a hyphen ("well-known"), it follows a single letter ("X-rays"), or both halves
-    are English words and the whole is not ("twenty-one"). It goes in all other cases.
+    The function removes the hyphen if the texts contain the word elsewhere without a hyphen. Otherwise, it keeps the
+    hyphen in three cases: the texts contain the word elsewhere with a hyphen ("well-known"), the hyphen follows a
+    single letter ("X-rays"), or both halves are English words and the whole word is not ("twenty-one"). It removes the
+    hyphen in all other cases.
     """
     if not any(HYPHEN in text for text in texts):
         return list(texts), 0

@@ -80,8 +80,9 @@ def runs_at_full_scale(audio: np.ndarray) -> int:
 def clicks(audio: np.ndarray, rate: int) -> int:
     """Count the milliseconds with a click, which is a step between samples ``CLICK`` times as large as all near it.
 
-    The milliseconds directly before and after a click may belong to it, so their steps are not compared. Speech has no
-    such steps, because the pulses of a voice repeat within ``CLICK_REACH``, and a burst lasts longer than a click.
+    The milliseconds directly before and after a click may belong to the click, so the function does not compare their
+    steps. Speech has no such steps, because the pulses of a voice repeat within ``CLICK_REACH``, and a burst lasts
+    longer than a click.
     """
     size = rate // 1000
     steps = np.abs(np.diff(audio))

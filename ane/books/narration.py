@@ -82,7 +82,7 @@ def narrate(
     """Speak every chunk that has no sound yet, and wait for the chunks that other processes speak.
 
     Returns:
-        How many chunks this process spoke.
+        Number of chunks that this process spoke.
 
     Raises:
         UserError: A chunk cannot be spoken, another process changed the plan, or the store cannot be written.

@@ -245,7 +245,8 @@ def margin_of(texts: Sequence[PdfLine], end: float) -> int:
 def begins_dialogue(above: PdfLine, line: PdfLine, margin: float, end: float) -> bool:
     """Return whether a line starts a paragraph, as in dialogue, although the line above has the same indent.
 
-    It starts one if it begins with a quotation, or if its first word would have fitted into the line above.
+    The line starts a paragraph if it begins with a quotation, or if its first word would have fitted into the line
+    above.
     """
     if abs(above.left - line.left) > 0.3 * line.size or line.left <= margin + 0.7 * line.size:
         return False

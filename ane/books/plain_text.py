@@ -66,7 +66,7 @@ CUE_PAUSE = 2.0  # seconds without a subtitle after which a new paragraph starts
 def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     """Read plain text, leaving out the text that ``rules`` omit.
 
-    Empty lines separate paragraphs. If there are none, every line is a paragraph.
+    Empty lines separate paragraphs. If the text has no empty lines, every line is a paragraph.
     """
     omitted, left_out = Counter[str](), list[LeftOutPart]()
     if "front-matter" in rules and (inner := without_boilerplate(text)) != text:

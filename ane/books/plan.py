@@ -140,7 +140,7 @@ class BookPlan:
         """Return a plan with only a part of the book. The chunks keep the keys that they have in the whole book.
 
         Args:
-            chapters: Numbers of the chapters to speak, from 1. Empty means all chapters.
+            chapters: Numbers of the chapters to speak, from 1. An empty sequence means all chapters.
             seconds: Approximate length of the speech. ``None`` means no limit.
 
         Raises:
@@ -251,7 +251,8 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     """Return the title of a chapter for tables of contents.
 
-    It is the chapter's own title, or its first heading, or for the first chapter the document's title, or "Chapter 5".
+    The function returns the chapter's own title. If there is none, it returns the chapter's first heading. If there is
+    no heading either, it returns the document's title for the first chapter, and otherwise a text like "Chapter 5".
     """
     heading = next(
         (without_commands(block.text).replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), ""

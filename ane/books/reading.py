@@ -156,8 +156,8 @@ def read_document(
     Args:
         keep: Names of rules in ``ane.text.omissions.OMISSIONS``. The text that they omit is read aloud instead.
         keep_timing: Whether to keep the times of subtitles, so that each is spoken at its time.
-        markdown: Whether plain text is Markdown or HTML. ``None`` treats standard input as Markdown or HTML if it has
-            signs of it, and other plain text never.
+        markdown: Whether plain text is Markdown or HTML. ``None`` means that standard input is Markdown or HTML if it
+            has signs of either, and that a plain text file is neither.
 
     Raises:
         UserError: The file does not exist, is damaged, protected or too large, has no text, or has another format.

@@ -50,7 +50,7 @@ class BookChecker:
         norms: BookNorms,
         words: Iterable[SpokenWord] = (),
     ) -> list[ChunkProblem]:
-        """Return the problems of a chunk's sound (S,) float32. An empty list means that it is good.
+        """Return the problems of a chunk's sound (S,) float32. An empty list means that the sound is good.
 
         Args:
             norms: The medians of the book.
@@ -76,7 +76,7 @@ def check_book(
     """Judge every chunk that this checker has not judged yet, and speak suspect chunks again.
 
     Returns:
-        How many chunks got another sound.
+        Number of chunks that got another sound.
 
     Raises:
         UserError: A chunk cannot be spoken, another process changed the plan, or the store cannot be written.

@@ -71,7 +71,7 @@ def wanted_levels(meters: Mapping[int, LoudnessMeter], loudness: float | None) -
     """Return for each sound its present level in dB and the level that its file must get. All files get the same gain.
 
     Args:
-        loudness: LUFS of the whole book. ``None`` means the RMS level for ACX, with every file in
+        loudness: Loudness of the whole book in LUFS. ``None`` means the RMS level for ACX, with every file in
             ``acx.RMS_RANGE``.
     """
     level, goal, least, most = (

@@ -159,7 +159,7 @@ class ModelFamily:
 
         Args:
             path: File or directory with the checkpoints.
-            config: Official constructor arguments, and ``where`` they come from, for messages.
+            config: Official constructor arguments. ``where`` is the name of their file, for messages.
             base: Name or path of a bundle that provides the other networks.
             vocoder, voices: Path of a vocoder's checkpoint, and path of a folder with voices.
             precision: Precision in which to store the parameters (default: the precision of the checkpoints).

@@ -84,7 +84,8 @@ def check_size(directory: Path, expected: FileRecord) -> None:
 def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -> None:
     """Raise UserError unless the file has the recorded SHA-256.
 
-    If the file has matched before, and its size and times have not changed, it is read again only if ``recompute``.
+    If the file has matched before, and its size and times have not changed, it is read again only if ``recompute`` is
+    true.
     """
     check_size(directory, expected)
     path = directory / expected.file

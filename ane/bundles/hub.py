@@ -70,8 +70,7 @@ def download_files(
 
     Raises:
         UserError: The hub cannot be reached and the files are not in the cache. Or there is no such repository,
-        revision
-            or file. Or the SHA-256 of a file differs from the hub's.
+            revision or file. Or a file has another SHA-256 than on the hub.
     """
     from huggingface_hub import HfApi
 

@@ -115,7 +115,7 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
 def read_constructor_arguments(path: Path) -> dict[str, Any]:
     """Read official constructor arguments for each checkpoint file from JSON.
 
-    Raises UserError if it is not an object.
+    Raises UserError if the JSON is not an object.
     """
     arguments = read_json(path)
     if not isinstance(arguments, dict):

@@ -287,7 +287,7 @@ def _check_zeros(path: Path, data: bytes | mmap.mmap) -> None:
 def _check_shapes(path: Path, content: Any) -> None:
     """Raise UserError if the file stores too few numbers for the shapes of its tensors.
 
-    A copy could fill the memory.
+    If such tensors were copied, the copies could fill the memory.
     """
     claimed, stored = 0, dict[int, int]()
     for name, tensor in tensors_in(content):

@@ -131,9 +131,8 @@ def speak_many(
 
     Returns:
         For an iterable, an iterator over the speeches in the order of the texts. For a data set, a data set with three
-            more columns: ``audio`` (float32 samples), ``sample_rate`` and ``seconds``. Ray Data computes it when you
-                read
-            it, and its rows may come in any order.
+        more columns: ``audio`` (float32 samples), ``sample_rate`` and ``seconds``. Ray Data computes this data set when
+        you read it, and its rows may come in any order.
 
     Raises:
         UserError: A text cannot be spoken, there is no such model or cluster, or Ray is not installed. If a text in a

@@ -115,7 +115,7 @@ def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
     """Ignore the value of a flag if it is a default that the user set. Return whether it was ignored.
 
     Args:
-        where: Where the value has no effect, such as "with --explain". The log says it.
+        where: Condition under which the value has no effect, such as "with --explain". The log line contains it.
     """
     if source := source_of(args, name):
         LOGGER.info("the %s of %s has no effect %s", name, source, where)
@@ -124,7 +124,9 @@ def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
 
 
 def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.Namespace], T]) -> T:
-    """Return ``work(args)``. While it fails because a default has no effect, ignore the default and call it again.
+    """Return ``work(args)``.
+
+    As long as the call fails because a default has no effect, ignore the default and repeat the call.
 
     If a flag on the command line has no effect together with a default that the error names, ignore the default too.
     """

@@ -40,8 +40,8 @@ def repeats(durations: np.ndarray, alpha: float = 1.0, rounding: Rounding = "hal
     Args:
         durations: Duration of each symbol in frames, of any shape.
         alpha: Factor of the durations. A factor above 1 makes speech slower.
-        rounding: How to round an exact half: "half_to_even" as in NVIDIA's PyTorch class, or "half_up" as in its
-            TensorRT graph.
+        rounding: Rule for an exact half: "half_to_even" as in NVIDIA's PyTorch class, or "half_up" as in its TensorRT
+            graph.
 
     Returns:
         The numbers of frames, int64 of the same shape.
@@ -57,7 +57,7 @@ def alignment_matrix(repeats: np.ndarray, frames: int) -> np.ndarray:
 
     Args:
         repeats: Number of frames of each symbol, (B, T) int64.
-        frames: Number of frames in the matrix. Further frames of symbols are left out.
+        frames: Number of frames in the matrix. If the symbols have more frames, the rest is left out.
     """
     ends = np.cumsum(repeats, axis=1)[..., None]
     index = np.arange(frames)

@@ -56,7 +56,7 @@ class Job:
 
     @property
     def priority(self) -> tuple[int, float]:
-        """Sort key of the job. The job with the smallest key computes first.
+        """The sort key of the job. The job with the smallest key computes first.
 
         Jobs whose client has left come first. Then come listeners who would soon hear a gap, then speech that has not
         begun (the oldest first), then all other jobs. Jobs without sound take turns with each other, and so do jobs

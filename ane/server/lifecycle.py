@@ -104,8 +104,8 @@ def json_log() -> Iterator[None]:
 def short_switches() -> Iterator[None]:
     """Make a thread that runs Python give way to others after ``SWITCH_SECONDS`` during the ``with`` block.
 
-    A decoder step takes Python's lock many times. By default, it could each time wait 5 ms for a thread that reads
-    text.
+    A decoder step takes Python's lock many times. By default, the step could wait 5 ms each time for a thread that
+    reads text.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -22,7 +22,9 @@ Result = TypeVar("Result")
 
 
 async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> Result:
-    """Return the result of ``work``, unless ``watched`` raises an error first. Both have ended when this returns.
+    """Return the result of ``work``, unless ``watched`` raises an error first.
+
+    When the function returns, ``work`` and ``watched`` have both ended.
 
     Raises:
         Exception: An error of ``work`` or of ``watched``.

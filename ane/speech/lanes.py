@@ -258,7 +258,7 @@ class Lanes:
         """End all prompts, and release the decoder even if other objects still refer to these lanes.
 
         Args:
-            error: Error that every prompt raises. ``None`` means an error which says that the lanes are closed.
+            error: Error that every prompt raises. ``None`` means an error with the message that the lanes are closed.
         """
         with self._lock:
             self._end(error or UserError("the lanes are closed"))

@@ -96,7 +96,7 @@ def replacing(
 def _exchange(new: Path, destination: Path, old: Path) -> None:
     """Move the folder ``destination`` to ``old``, then ``new`` to ``destination``.
 
-    If the second fails, undo the first.
+    If the second move fails, undo the first move.
     """
     try:
         os.replace(destination, old)
@@ -244,7 +244,7 @@ def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) 
 def _check_name(path: Path) -> None:
     """Raise UserError if no file can have this path.
 
-    It may be too long, may contain characters that cannot be encoded, or may be in a deleted working directory.
+    A path can be too long, contain characters that cannot be encoded, or be in a deleted working directory.
     """
     try:
         path.absolute()

@@ -128,8 +128,9 @@ class JsonProcess:
 
         Raises:
             UserError: The answer is {"error": message}.
-            ProcessEndedError: The program has ended instead. The message has its exit status and its last line of
-            output. ProcessTimeoutError: The program did not answer in time.
+            ProcessEndedError: The program has ended instead of answering. The message has its exit status and its last
+                line of output.
+            ProcessTimeoutError: The program did not answer in time.
         """
         with suppress(BrokenPipeError):  # the program has ended, which the read below reports
             self._process.stdin.write(json.dumps(request) + "\n")

@@ -104,7 +104,7 @@ def _only_copy(staging: Path) -> Path | None:
 def _is_abandoned(staging: Path) -> bool:
     """Return whether the process of a staging folder has ended.
 
-    Without a lock file, assume that it ends within a day.
+    If the folder has no lock file, assume that the process ends within a day.
     """
     try:
         if not os.path.lexists(staging / _LOCK):

@@ -11,7 +11,7 @@ from typing import TypeVar
 def closing_source(source: Iterable) -> Iterator[None]:
     """Close ``source`` when the block ends, if it has a method ``close``.
 
-    If a generator reads from another generator inside this block, closing the first also closes the second.
+    If a generator reads from ``source`` inside this block, closing the generator also closes ``source``.
     """
     try:
         yield

@@ -37,7 +37,8 @@ def without_markdown(text: str, markdown: bool | None = None) -> str:
 
     Args:
         text: The text. It may contain commands such as [pause:1.5s], which stay.
-        markdown: Whether the text is Markdown. ``None`` means that it is if it has marks of Markdown or HTML.
+        markdown: Whether the text is Markdown. ``None`` means that the text is Markdown if it has marks of Markdown or
+            HTML.
 
     Raises:
         UserError: A [pause:…] command in the text is not valid.
@@ -63,8 +64,9 @@ def read_passages(
     Args:
         text: The text. If it is not SSML, it may have commands such as [pause:1.5s], [[slnc 500]] and [voice:NAME].
         lexicon: Lexicon that respells words. ``None`` means that no words are respelled.
-        ssml: Whether the text is SSML. ``None`` means that it is if it begins with "<speak".
-        markdown: Whether a text that is not SSML is Markdown or HTML. ``None`` means that it is if it has their marks.
+        ssml: Whether the text is SSML. ``None`` means that the text is SSML if it begins with "<speak".
+        markdown: Whether a text that is not SSML is Markdown or HTML. ``None`` means that such a text is Markdown or
+            HTML if it has their marks.
         voice: Name of the voice that speaks until the text names another one.
         quotations: Quotations that have a voice, for a text without markup.
 

@@ -75,7 +75,7 @@ def expand_line_in_capitals(match: re.Match) -> str:
 def is_initials(word: str) -> bool:
     """Return whether a word in a line of capitals is initials: it has no vowel, and is not a title or a sound.
 
-    HR is, and MR is not.
+    HR is initials, and MR is a title.
     """
     short = word.lower()
     return (

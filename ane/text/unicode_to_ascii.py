@@ -163,7 +163,8 @@ def readable(text: str, unreadable: Unreadable) -> str:
 
     Args:
         text: Text to rewrite.
-        unreadable: What to do with such words, a key of ``UNREADABLE``. "refuse" raises UserError if there is one.
+        unreadable: Treatment of such words, a key of ``UNREADABLE``. "refuse" raises UserError if the text has such a
+            word.
     """
 
     def replaced(match: re.Match[str]) -> str:
@@ -231,7 +232,7 @@ POWER_BEFORE = re.compile(r"(?:[\d)]|\b[A-Za-z])\Z")
 def expand_mark(match: re.Match) -> str:
     """Read the ™ in "the ™ sign" and "write ™ after it" by its name. After a name ("Coke ™") it is not spoken.
 
-    It is not spoken among pictures, either.
+    The sign is not spoken among pictures, either.
     """
     word = follows(match, WORD_BEFORE)
     named = SIGN_AFTER.match(match.string, match.end()) or (

@@ -44,7 +44,7 @@ class LexiconEntry:
     def applies(self, text: str, previous: str) -> bool:
         """Return whether the entry applies to ``text``, which equals ``word`` except for capitals.
 
-        ``previous`` is the word before it.
+        ``previous`` is the word before ``text``.
         """
         if self.exact and " ".join(text.replace("’", "'").split()) != " ".join(self.word.replace("’", "'").split()):
             return False

@@ -109,7 +109,7 @@ class Clips:
 
 
 def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
-    """Read a voice from its single .safetensors or .pth file of latents. If the files are clips, return them as clips.
+    """Read a voice from its single .safetensors or .pth file of latents. If the files are clips, return ``Clips``.
 
     Upstream writes two kinds of .pth files. One is the pair of latents (get_conditioning_latents.py). The other is a
     copy of the clips that it read: a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Length tells them

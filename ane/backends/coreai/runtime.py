@@ -89,7 +89,7 @@ class CoreAIFunction:
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Run the function, and yield the result of every op and the new value of every state, in program order.
 
-        This needs a runtime with ``values=True``. It does not change ``state``.
+        Call this method only if the runtime has ``values=True``. The call does not change ``state``.
 
         Yields:
             The name of the result, the type of its op, and the result.

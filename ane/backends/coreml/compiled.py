@@ -80,7 +80,7 @@ class CompiledCache:
         Args:
             package: Folder of the package.
             machine: Chip and build of macOS.
-            compile: Function (package, destination) that compiles a package.
+            compile: Function that takes a package and a destination, and compiles the package.
             recompile: Whether to replace the existing entry, because its model does not load.
 
         Returns:
@@ -151,8 +151,8 @@ class CompiledCache:
     def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
         """Say how long it will probably take to compile and load this many functions of these packages.
 
-        The estimate uses the mean time of earlier first loads: of these packages on this machine or, if there were
-        none, of all packages in the cache.
+        The estimate uses the mean time of earlier first loads of these packages on this machine. If there were none, it
+            uses the mean time for all packages in the cache.
         """
         measured = seconds_a_function([results for package in packages for results in self._tried(package, machine)])
         source = "as first loads of this model took on this machine"
@@ -222,9 +222,9 @@ def read_tried(compiled: Path) -> dict[str, str]:
     """Read how the first loads of a compiled model's functions ended.
 
     Returns:
-        For the key "function compute_units": "" if the load succeeded, or the reason why it failed. With the suffix
-        ``SECONDS`` or ``LOADED``: times. The key ``COMPILED`` has the time of the compilation. If there is a key
-        ``SEVERAL``, this macOS rejects the package because it has several functions.
+        The key "function compute_units" has "" if the load succeeded, or the reason why it failed. The same key with
+        the suffix ``SECONDS`` or ``LOADED`` has a time. The key ``COMPILED`` has the time of the compilation. If there
+        is a key ``SEVERAL``, this macOS rejects the package because it has several functions.
     """
     with contextlib.suppress(UserError):
         results = read_json(compiled.parent / TRIED)
@@ -336,7 +336,8 @@ def single_function_path(package: Path, function: str) -> Path:
 def single_function(package: Path, function: str) -> Path:
     """Write a function as a separate package in the user's cache, and return the path of this package.
 
-    Use it if macOS rejects packages with several functions. Raises UserError if the cache cannot be written.
+    Call this function if macOS rejects packages with several functions. Raises UserError if the cache cannot be
+    written.
     """
     path = single_function_path(package, function)
     if not path.is_dir():

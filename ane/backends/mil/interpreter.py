@@ -71,12 +71,11 @@ class Interpreter:
         Args:
             package: Package that contains the function.
             function: Name of the function. ``None`` means the default function.
-            arithmetic: How to round the results of ops.
+            arithmetic: Rule for rounding the results of ops.
 
         Raises:
             UserError: The package has no such function, the function takes an image, or the interpreter does not
-            support
-                one of its ops or an op's argument.
+                support an op of the function or an argument of such an op.
         """
         self.package = package
         self.function = package.function(function)
@@ -101,10 +100,12 @@ class Interpreter:
         Args:
             inputs: Arrays by name, in the declared shapes. For fp16 and fp32 you may pass floats of any width, and for
                 int32 integers of any width.
-            state: State from ``make_state``. This method updates it in place. ``None`` if the function has no state.
+            state: State from ``make_state``. This method updates it in place. ``None`` means that the function has no
+                state.
 
         Raises:
-            TypeError: The name, shape or kind of numbers of an input, or the state, differs from the declared one.
+            TypeError: An input has another name, shape or kind of numbers than declared, or the state differs from the
+                declared state.
         """
         values = self._accept(inputs, state)
         for _ in self._run(values, state):
@@ -114,7 +115,7 @@ class Interpreter:
     def activations(
         self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None = None
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Run the function, and yield every op's result as soon as it is computed. Arguments and errors: ``predict``.
+        """Run the function, and yield every op's result as soon as it is computed. ``predict`` explains the arguments.
 
         Yields:
             The name of the result, the type of the op, and the result as a float32 array. For the op write_state, these
@@ -352,7 +353,7 @@ class MilRuntime(Runtime):
         """Create the runtime.
 
         Args:
-            arithmetic: How to round the results of ops. ``None`` means float32.
+            arithmetic: Rule for rounding the results of ops. ``None`` means float32.
             opened: Packages that somebody has read already, by path.
         """
         self.arithmetic = arithmetic or Arithmetic()

@@ -67,7 +67,8 @@ def padding(
 ) -> tuple[Ints, Ints]:
     """Return the padding to add before and after each spatial axis.
 
-    If "same" needs an odd number, the extra position comes after the axis. With "same_lower" it comes before the axis.
+    If "same" needs an odd number of positions on an axis, the extra position comes after the axis. "same_lower" puts
+    the extra position before the axis.
     """
     rank = x.ndim - 2
     if pad_type == "valid":
@@ -256,7 +257,8 @@ def avg_pool(
 ) -> Tensor:
     """Return the mean of every window of x (B, C, …).
 
-    With ``ceil_mode``, the last window may reach beyond the padding. As in torch, these positions do not count.
+    With ``ceil_mode``, the last window may reach beyond the padding. As in torch, positions beyond the padding do not
+    count.
     """
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)

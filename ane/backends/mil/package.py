@@ -165,7 +165,7 @@ class Package:
     def function(self, name: str | None = None) -> ProgramFunction:
         """Return the function with this name.
 
-        ``None`` means the default function. Raises UserError if there is none.
+        ``None`` means the default function. Raises UserError if there is no such function.
         """
         name = name or self.default_function
         if name not in self.functions:

@@ -147,7 +147,7 @@ class OnnxDecoder(Decoder):
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
-        """Return a bound call for a step, from the kept calls if it is among them.
+        """Return a bound call for a step. If one of the kept calls fits, return that call.
 
         Args:
             n: Number of lanes in the step.
@@ -237,8 +237,8 @@ class OnnxDecoder(Decoder):
     def _reserve_prefix(self, positions: int) -> None:
         """Make room for prefixes of at least this many positions. All prefixes get the same room.
 
-        A mask hides positions that a prefix does not use. TensorRT needs an engine for each such length and takes
-        minutes to build it, so there the length is rounded up to a bucket.
+        A mask hides positions that a prefix does not use. TensorRT needs an engine for each length and takes minutes to
+        build an engine. For TensorRT, the length is therefore rounded up to a bucket.
         """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = max(positions, limit)

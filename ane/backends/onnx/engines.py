@@ -75,7 +75,7 @@ USUAL = TensorRTOptions()
 def bucket_range(size: int, edges: Sequence[int]) -> tuple[int, int]:
     """Return the smallest and the largest size of the range that contains ``size``.
 
-    A range ends at each of ``edges``, and beyond the last edge at each multiple of it.
+    A range ends at each of ``edges``. Beyond the last edge, a range ends at each multiple of the last edge.
     """
     last = edges[-1]
     if size > last:
@@ -91,7 +91,9 @@ def shape_profile(
     lane_lengths: tuple[int, int] | None = None,
     options: TensorRTOptions = USUAL,
 ) -> dict[str, str]:
-    """Return the provider options for the range of shapes that an engine takes. It is fastest at the largest shape.
+    """Return the provider options for the range of shapes that an engine takes.
+
+    The engine is fastest at the largest shape.
 
     Args:
         axes: Axes of each input: the size of a fixed axis, or the name of a dynamic axis. An axis with the name

@@ -110,9 +110,9 @@ def make_session(
 ) -> Any:
     """Make a session (a loaded graph). Raises ONNX Runtime's errors unchanged.
 
-    This changes two defaults of ONNX Runtime. A thread that waits for another one gives up its core instead of spinning
-    (docs/onnx.md). If a provider fails, the session raises the error, instead of printing it on standard output and
-    computing on the CPU from then on.
+    The session has two settings that are not ONNX Runtime's defaults. A thread that waits for another thread gives up
+    its core instead of spinning (docs/onnx.md). If a provider fails, the session raises the error, instead of printing
+    it on standard output and computing on the CPU from then on.
 
     Args:
         graph: Path of the graph, or its content.
@@ -248,7 +248,7 @@ def version_problem(device: str, versions: GpuVersions) -> str:
     """Explain why these versions cannot compute on a device ("cuda" or "tensorrt").
 
     Returns:
-        The cause and the remedy in one line. "" if the versions fit.
+        The cause and the remedy in one line. "" means that the versions fit.
     """
     if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
         return f"onnxruntime {versions.onnxruntime} computes attention on the CPU: pip install --upgrade '.[cuda]'"

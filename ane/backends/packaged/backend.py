@@ -302,7 +302,7 @@ class PackagedBackend(PackagedEngine):
 
         Raises:
             EngineRefusalError: A decoder step is faster with the kv-cache on the host than with the kv-cache in a
-            state.
+                state.
         """
         width = min((step.bucket["columns"] for step in steps), key=lambda count: (count < lanes, abs(count - lanes)))
         pairs = [

@@ -148,7 +148,7 @@ class PackagedDecoder(Decoder):
     def _prepare(self, functions: Sequence[PackageFunction], lanes: int) -> None:
         """Do the slow first load of every function that a text may need, so that no first load interrupts speech.
 
-        If the pool is in a state, free slots are scattered, so a text of any length may need all functions.
+        If a Core ML state holds the pool, free slots are scattered, so a text of any length may need all functions.
         """
         needed = min(self.prefixes, lanes) * self.prefix_slots + lanes * self.capacity
         smaller = 0

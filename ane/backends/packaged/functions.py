@@ -78,7 +78,7 @@ class Runtime(ABC):
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
         """Return the median seconds per call that the runtime measured when it first loaded a function.
 
-        Returns NaN if the runtime has not measured it. Raises the errors of ``load``.
+        Returns NaN if the runtime has not measured this function. Raises the errors of ``load``.
         """
         return math.nan
 
@@ -86,7 +86,7 @@ class Runtime(ABC):
         """Return the compute units on which to run a function if the user has not chosen any.
 
         Args:
-            stated: Compute units that the bundle names, or those to try after a failure.
+            stated: Compute units that the bundle names, or the compute units to try after a failure.
         """
         return stated
 

@@ -128,7 +128,7 @@ class SlotPool(ABC):
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Compute a prefix, with as many columns per call as possible, and store it.
 
-        If the pool is full, another prefix makes room, but none of ``needed``.
+        If the pool is full, it drops another prefix, but no prefix of ``needed``.
 
         Returns:
             Hidden state (D,) and logits (V,) of the last position.
@@ -258,7 +258,8 @@ class SlotPool(ABC):
             owners: Owner of each column: a lane or a prefix, (n,).
             positions: Position of each column in its owner, (n,).
             prefixes: Owner of the slots with the prefix that each column attends to, (n,).
-            before: Each column attends to the stored positions of its owner that are less than this number, (n,).
+            before: For each column, a number, (n,). The column attends to the stored positions of its owner that are
+                less than its number.
             visible_columns: Whether a column (row) attends to another column of this call, (n, n).
             memory: Inputs with the keys and values to cross-attend to.
 
@@ -408,7 +409,7 @@ class StatePool(SlotPool):
     def _free_runs(self) -> np.ndarray:
         """Return the index of each slot that begins a run of ``block`` free slots.
 
-        Fewer columns need as long a run, because ``store`` writes zeros after them.
+        A call with fewer columns needs a run of the same length, because ``store`` writes zeros after the columns.
         """
         used = np.concatenate(([0], np.cumsum(self.owner[: self.slots] != FREE)))
         return np.flatnonzero(used[self.block :] == used[: -self.block])

@@ -103,7 +103,7 @@ def choose_device(name: str, small: bool = False) -> torch.device:
 def refuses_long_rows(device: torch.device) -> bool:
     """Return whether the device cannot compute convolutions over more than 65,536 positions.
 
-    This is so for MPS before macOS 15.1 (Convolution.mm in torch). A vocoder needs longer rows for 2.73 s of sound or
+    MPS cannot do this before macOS 15.1 (Convolution.mm in torch). A vocoder needs longer rows for 2.73 s of sound or
     more.
     """
     return device.type == "mps" and not macos_at_least(15, 1)

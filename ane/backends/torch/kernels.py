@@ -109,8 +109,8 @@ def library() -> ctypes.CDLL | None:
     """Load the compiled kernels.
 
     Returns:
-        The library. ``None`` if it is not compiled, was compiled from other sources, is switched off, or does not
-        support this CPU.
+        The library. ``None`` means that it is not compiled, was compiled from other sources, is switched off, or does
+        not support this CPU.
     """
     if os.environ.get(SWITCH) == "0" or not supports_cpu():
         return None
@@ -265,8 +265,8 @@ def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None
 def join_layers(network: nn.Module) -> None:
     """Join norms and GELUs to the ``KernelLinear`` layers between them.
 
-    A module lists them in ``joins``, as triples of names: of a norm or ``None``, of a linear layer, and of a GELU or
-    ``None``. Several layers can follow the same norm.
+    A module lists triples in ``joins``. A triple has the name of a norm or ``None``, the name of a linear layer, and
+    the name of a GELU or ``None``. Several layers can follow the same norm.
     """
     for module in [candidate for candidate in network.modules() if hasattr(candidate, "joins")]:
         joined = set()
@@ -303,7 +303,7 @@ class KernelBlocks:
     def of(cls, network: nn.Module) -> "KernelBlocks | None":
         """Return the blocks of a network.
 
-        ``None`` if it has none, or if a layer of a block is not a ``KernelLinear``.
+        ``None`` means that the network has no blocks, or that a layer of a block is not a ``KernelLinear``.
         """
         blocks = getattr(network, "blocks", ())
         kernels = [

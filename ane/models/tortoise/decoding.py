@@ -185,7 +185,7 @@ class SampledCandidate:
         return None if count + 1 == prompt.sampling.max_codes else prompt.tables.codes(code, count + 1)
 
     def certain(self, start: int) -> list[np.ndarray]:
-        """Return the rows of ``hidden`` from ``start`` on that are final: no later code can remove them.
+        """Return the final rows of ``hidden`` from ``start`` on, which are the rows that no later code can remove.
 
         If the diffusion takes the latents, a row is final once it is sure to be within ``trimmed_length``.
         """
@@ -236,7 +236,7 @@ def make_lanes(
         prefixes: Number of prefixes that the decoder can store.
         longest: Largest number of columns in a prefix. ``None`` allows any prefix that the network can take.
         recorded_heads: Attention heads, as (layer, head), whose scores ``Candidate.prefix_scores`` should hold.
-        turns: The ``turns`` of ``Lanes``.
+        turns: Argument ``turns`` for ``Lanes``.
 
     Raises:
         UserError: ``max_codes`` is larger than the number of positions that the decoder has for codes.
@@ -268,7 +268,7 @@ def score_candidates(
         backend: Backend that runs CLVP.
         tokens: Token ids of the text, with a stop token at the end and without a start token.
         codes: Codes of the candidates, (n, S) int64, padded to one length by ``pad_codes``.
-        progress: Called with the number of candidates scored so far.
+        progress: Function that is called with the number of candidates that have a score.
 
     Raises:
         UserError: A score is NaN or infinite.

@@ -152,7 +152,8 @@ def spectrograms(
         voice: Diffusion latent of the voice, (1, C). All utterances have the same voice.
         diffusion: Settings of the diffusion.
         rngs: Random generator of each utterance (see ``sample``).
-        progress: Function that is called with the steps done and all steps, both summed over the utterances.
+        progress: Function that is called with two numbers, summed over the utterances: how many steps are done, and how
+            many there are.
         prediction: Argument ``prediction`` for ``denoising_steps``.
         lengths: Number of mel frames of each utterance. You need it for windows of longer speech, where rounding can
             differ from ``frame_count``, the default.
@@ -174,7 +175,9 @@ def spectrograms(
 
 
 def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
-    """Group consecutive utterances into batches of at most ``limit`` frames. A longer utterance is a batch by itself.
+    """Group consecutive utterances into batches of at most ``limit`` frames.
+
+    A longer utterance is the only one in its batch.
 
     Returns the indices of each batch's utterances.
     """

@@ -43,9 +43,9 @@ def encode_clips(
         rng: Generator that draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
         name: Name of the voice.
         source: Text that says where the voice comes from.
-        mode: Audio of the clips that is encoded. "first" is described above. "slices" cuts all clips into slices of
-            6 s and 4.27 s, and takes the mean over all slices. "whole" cuts the same slices, takes the mean over the
-            slices of each clip, and then the mean over the clips.
+        mode: Part of the clips that is encoded. "first" is described above. "slices" cuts all clips into slices of 6 s
+            and 4.27 s, and takes the mean over all slices. "whole" cuts the same slices, takes the mean over the slices
+            of each clip, and then the mean over the clips.
 
     Raises:
         UserError: There are no clips.
@@ -144,14 +144,14 @@ def resolve_voice(
         spec: A name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
         folders: Folders in which names are looked up, in order.
         backend: Backend that runs the encoders.
-        mel_norms: The ``mel_norms`` of ``encode_clips``.
+        mel_norms: Argument ``mel_norms`` for ``encode_clips``.
         model_id: Hash of the encoders' weights and their precision. It is part of the key of cached latents.
         widths: Widths (D, C) of the model's two latents.
         rng: Generator of the request. Only the voice ``random`` draws from it, as in ``random_voice``.
         seed: Seed that chooses the 6 s of a longer clip. It does not come from ``rng``, so that a voice stays the same
             in every request. In upstream, the choice changes with the request's seed.
         cache: Whether to read latents of clips from the cache, and to store them there.
-        mode: The ``mode`` of ``encode_clips``.
+        mode: Argument ``mode`` for ``encode_clips``.
 
     Raises:
         UserError: The voice does not exist, its clips are unsuitable, a file is damaged, the mix is invalid, or stored
@@ -196,7 +196,7 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mo
 def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
     """Check whether the model can imitate the speaker of a voice, and return warnings if it may not.
 
-    It may fail if the latents were made with another decoder. It also fails if the voice comes from clips, and the
+    The imitation may fail if another decoder computed the latents. It also fails if the voice comes from clips, and the
     model was not trained to clone voices.
     """
     own = model.decoder_md5 if voice.decoder else ""

@@ -149,8 +149,8 @@ def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def share_on_path(attention: np.ndarray) -> float:
     """Measure how well attention (T, K) follows a monotonic path.
 
-    The measure is the share of attention that is on the path, or one token next to it. It is scaled so that 0 means as
-    much as attention that is even over all tokens has there, and 1 means all attention.
+    The measure is the share of attention that is on the path, or one token next to it. It is scaled so that 0 is the
+    share of attention that is even over all tokens, and 1 is all attention.
     """
     first, last = path_bounds(attention)
     tokens = np.arange(attention.shape[1])
@@ -160,7 +160,7 @@ def share_on_path(attention: np.ndarray) -> float:
 
 
 def expected_starts(attention: np.ndarray) -> np.ndarray:
-    """Compute from attention (T, K) where each token begins, and where the last one ends, in codes.
+    """Compute from attention (T, K) where each token begins, and where the last token ends, in codes.
 
     Returns (K + 1,), never decreasing.
     """

@@ -263,7 +263,7 @@ def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path
 
     Args:
         stated: Content of the file.
-        names: OpenAI's name of each size → its name in the file.
+        names: For OpenAI's name of each size, the name of the size in the file.
         where: Path of the file, for the message.
 
     Raises:

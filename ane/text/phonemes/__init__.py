@@ -165,7 +165,7 @@ def first_sound(phonemes: str, letters: int) -> str:
 def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following, dictionary: Dictionary) -> bool:
     """Look up the parts from ``left`` to ``right`` as one word. Returns whether the word is known.
 
-    If it is, the first of these parts gets all its phonemes.
+    If the word is known, the first of these parts gets all its phonemes.
     """
     run = parts[left:right]
     tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag

@@ -212,7 +212,7 @@ class Dictionary:
     def written_in_capitals(self, word: str, tag: str, stress: float | None, following: Following) -> bool:
         """Return whether a word in capitals is read like the same word in lower case: "The" or "THE".
 
-        A short name is not.
+        A short name in capitals is not read like that.
         """
         if len(word) < 2 or word == word.lower() or not word.replace("'", "").isalpha():
             return False

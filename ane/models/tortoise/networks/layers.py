@@ -102,8 +102,8 @@ class RelativePositionBias(nn.Module):
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention in upstream's order of operations. q, k, v and the result are (B, heads, width, T).
 
-    This stores all scores. It is meant for the encoders, whose sequences are short and run once. With random weights,
-    another order of operations changes the decoder's voice latent by ten times upstream's rounding error.
+    The function stores all scores. It is meant for the encoders, whose sequences are short and run once. With random
+    weights, another order of operations changes the decoder's voice latent by ten times upstream's rounding error.
     """
     scale = q.shape[-2] ** -0.25
     scores = (q * scale).transpose(-1, -2) @ (k * scale)
@@ -180,8 +180,8 @@ def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length:
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Run ``attention`` so that only the scores of a few heads are stored at once.
 
-    This is for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long as this. On a CPU with AMX,
-    torch's kernel takes half as long as this.
+    Use this function for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long. On a CPU with AMX,
+    torch's kernel takes half as long.
     """
     B, heads, T, width = q.shape
     q, k, v = (x.contiguous() for x in (q, k, v))  # otherwise every product would copy them
