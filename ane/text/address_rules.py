@@ -20,7 +20,7 @@ from ane.text.lexicon import (
     WITHIN_ADDRESS,
     words,
 )
-from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, period_after, rule
+from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, in_context, period_after, rule
 
 DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
@@ -65,24 +65,6 @@ def expand_state(match: re.Match) -> str:
     return f"{STATES.get(match[1], match[1])} {number_words.digit_groups(match[2])}"
 
 
-def expand_direction(match: re.Match) -> str:
-    """Read winds NW as "winds northwest", and "the NW of the island" too."""
-    known = match[0] in COMPASS and (
-        follows(match, WIND_BEFORE)
-        or WIND_AFTER.match(match.string, match.end())
-        or (len(match[0]) > 1 and PLACE_AFTER.match(match.string, match.end()))
-    )
-    return COMPASS[match[0]].lower() if known else match[0]
-
-
-WIND_BEFORE = re.compile(r"\b(?i:winds?|breezes?)(?: (?:from|out|of|in|is|are|was|will|be|light|the)){0,3}:? \Z")
-WIND_AFTER = re.compile(r" (?:winds?|breezes?|gusts?|gales?)\b| \d+(?: ?[-–] ?\d+)? ?(?:mph|km/h|kts?|knots)\b")
-PLACE_AFTER = re.compile(r" (?:of|corner|coast|side|slope)\b")
-
-
-SIDES = {"L": " left", "R": " right", "C": " center", "": ""}  # of parallel runways
-
-
 def spoken_code(code: str) -> str:
     """Read 2021-00123 as "two zero two one dash zero zero one two three". Letters stay unchanged."""
     return " ".join(
@@ -99,22 +81,15 @@ ORDER_BEFORE = re.compile(
     r"\b(?i:order|invoice|ticket|case|part|ref|reference|item|flight)"
     r"(?P<number>\s(?:number|no\.))?:?\s\Z"
 )
-PLAIN_CODE_BEFORE = re.compile(r"\b(?i:code)(?: (?:is|was)|:) \Z")
-COUNTED_AFTER = re.compile(r" [a-z]+[a-rt-z]s\b")
 
 
 def expand_code(match: re.Match) -> str:
-    """Read PIN 4821, t2000, AB-10293 and 1-413-te-5 digit by digit. "The code is 4000 lines long" has a count.
+    """Read PIN 4821, t2000, AB-10293 and 1-413-te-5 digit by digit.
 
     After a word such as "order", this happens only if the number looks like a code: order 2021-00123, not order 500.
     """
     code = match[1]
     known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2
-    known = known or (
-        re.fullmatch(r"\d{4,}", code)
-        and follows(match, PLAIN_CODE_BEFORE)
-        and not COUNTED_AFTER.match(match.string, match.end())
-    )
     order = follows(match, ORDER_BEFORE, 30)
     numbered = order and re.fullmatch(
         r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}|[A-Z]{2,4}-\d{4}" + r"|\d{4,}" * bool(order["number"]), code
@@ -172,10 +147,32 @@ RULES: tuple[TextRule, ...] = (
     ),
     rule(
         "runway 27L",
-        r"unway (?<=[rR]unway )(\d{2})([LRC]?)\b",
-        lambda match: f"unway {number_words.digits(match[1])}{SIDES[match[2]]}",
+        r"unway (?<=[rR]unway )(\d{2})(?:(L)|(R)|(C))?\b",
+        lambda match: (
+            f"unway {number_words.digits(match[1])}"
+            f"{' left' * bool(match[2])}{' right' * bool(match[3])}{' center' * bool(match[4])}"
+        ),
     ),
-    rule("winds NW", r"[NSEW](?<![\w'&.-][NSEW])[NSEW]{0,2}\b(?!['&.-]\w)", expand_direction),
+    rule(
+        "winds NW",
+        r"[NSEW](?<![\w'&.-][NSEW])[NSEW]{0,2}\b(?!['&.-]\w)",
+        in_context(
+            (
+                (r"\b(?i:winds?|breezes?)(?: (?:from|out|of|in|is|are|was|will|be|light|the)){0,3}:? ", ""),
+                ("", r" (?:winds?|breezes?|gusts?|gales?)\b| \d+(?: ?[-–] ?\d+)? ?(?:mph|km/h|kts?|knots)\b"),
+                ("", r"(?<=[NS][EW]) (?:of|corner|coast|side|slope)\b"),
+            ),
+            lambda match: COMPASS.get(match[0], match[0]),
+        ),
+    ),
+    rule(
+        "code: 4938",
+        r"(?<![\w.,-])\d{4,}\b(?![.,:]\d|-)",
+        in_context(
+            ((r"\b(?i:code)(?: (?:is|was)|:) ", r"(?! [a-z]+[a-rt-z]s\b)"),),  # "the code is 4000 lines long" counts
+            lambda match: number_words.digits(match[0]),
+        ),
+    ),
     rule(
         "zip code 90210, order 2021-00123, t2000",
         r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"

@@ -6,7 +6,7 @@ from math import gcd
 from ane.text import number_words
 from ane.text.lexicon import MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
 from ane.text.number_rules import plural
-from ane.text.rule import NUMBER, TextRule, any_of, follows, rule
+from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, rule
 
 YEAR_CUE = re.compile(
     r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
@@ -96,6 +96,52 @@ BEFORE_DECADES = re.compile(
     r"|(?i:mid|late|early|pre|post|non)-)\Z"
 )
 
+NOT_WON = r"\A(?![\s\S]*\b(?:w[io]ns?|lost|loses?|beat|drew|game|match|final|tie|half)\b[^.!?\n]{0,16}\Z)[\s\S]*"
+
+
+def record_words(match: re.Match) -> str:
+    return f"{match[1]} and {'oh' if match[2] == '0' else match[2]}"
+
+
+# These rules run before those for ranges and decimals.
+RECORD_RULES = (
+    rule(
+        "improved to 5-0",
+        r"(?<![\w.,$£€/-])(\d{1,2})[-–](\d{1,2})\b(?![-–:/]|[.,]\d|%)",
+        in_context(
+            ((NOT_WON, r" (?:record|start|mark|this season|on the (?:season|year)|overall)\b"),),
+            record_words,
+            in_context(
+                (
+                    (
+                        rf"{NOT_WON}\b(?:(?:improv\w+|falls?|fell|drop\w*|mov\w+) to|went|finished) ",
+                        r"[.,;:!?)]|\s*\Z| (?:in(?! front)|this|with|after|and|for|against|since|as|when)\b",
+                    ),
+                ),
+                lambda match: record_words(match) if int(match[1]) > int(match[2]) or match[1] == "0" else match[0],
+            ),
+        ),
+    ),
+    rule(
+        "batting .305",
+        r"(?<![\w.])\.(\d{3})\b(?!%)",
+        in_context(
+            (
+                (
+                    r"\b(?i:bat(?:s|ted|ting)?|hits?|hitting|shot|shoots?|shooting|slugg?(?:ed|ing))"
+                    r"(?: (?:average|of|is|was|at)){0,3} ",
+                    "",
+                ),
+                ("", r" (?:hitter|batting|slugging)\b"),
+            ),
+            lambda match: (
+                number_words.year(int(match[1]))
+                if match[1] >= "100"
+                else f"oh {'oh ' * (match[1] < '010')}{number_words.cardinal(int(match[1]))}"
+            ),
+        ),
+    ),
+)
 FRACTION_RULES = (
     rule(
         "in 3/4 time",

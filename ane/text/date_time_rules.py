@@ -4,7 +4,7 @@ import re
 
 from ane.text import number_words
 from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONTHS, SURE_WITH_VERSE
-from ane.text.rule import TextRule, any_of, follows, period_after, rule
+from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
 # Names of months. "may" and "march" in lower case are verbs.
@@ -52,34 +52,22 @@ def expand_days(match: re.Match) -> str:
     return re.sub(r"\s?[-–]\s?", " to ", days).replace("/", " ") + (period_after(match) if match[0][-1] == "." else "")
 
 
-def expand_day(match: re.Match) -> str:
-    """Read Sat as "saturday" before a date or a time, and after a word such as "on". Elsewhere it may be a verb."""
-    day, timed = match[1], DATE_AFTER.match(match.string, match.end()) or HOURS_AFTER.match(match.string, match.end())
-    known = (
-        timed
-        or (match[2] and day in SURE_DAYS)
-        or (
-            not day.isupper()
-            and day != "Sun"
-            and follows(match, DAY_BEFORE)
-            and not NAME_AFTER.match(match.string, match.end())
-        )
-    )
-    return DAYS[day.lower()] + (period_after(match) if match[2] and not timed else "") if known else match[0]
-
-
 HOUR = r"\d{1,2}(?:[:.][0-5]\d)?"
-DATE_AFTER = re.compile(rf",?\s+(?:{MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})")
-# Times after a day: " 10am", ", 9:30", " 10–2.", ": closed". In "Sat 10–15 minutes" the numbers are no hours.
-HOURS_AFTER = re.compile(
+DATE_AFTER = rf",?\s+(?:{MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})"
+# Times after a day: " 10am", ", 9:30", " 10–2.", ": closed". The numbers of "Sat 10–15 minutes" are not hours.
+HOURS_AFTER = (
     rf"[:,]?\s(?:{HOUR}(?:\s?[-–]\s?{HOUR})?\s?(?:[AaPp]\.?[Mm]\b)|\d{{1,2}}:\d\d\b|noon\b|midnight\b"
     rf"|{HOUR}(?:\s?[-–]\s?| to ){HOUR}"
     r"(?:\s?[AaPp]\.?[Mm]\b|(?=[.,;:!?)]|\s*\n|\s*\Z|\s(?:and|or|&|only|except|[A-Z]))))"
     r"|:\s(?i:closed|open)\b"
 )
-SURE_DAYS = frozenset(("Tue", "Tues", "Thu", "Thur", "Thurs", "Wed", "Weds", "Fri"))
-NAME_AFTER = re.compile(r" (?!I\b)[A-Z]")  # "on Mon Repos" is a place
-DAY_BEFORE = re.compile(r"\b(?i:on|every|next|until|till)\s\Z")
+# Where a short name is a day. "Sat" may also be a verb, and "on Mon Repos" is a place.
+DAY_CASES = (
+    ("", DATE_AFTER),
+    ("", HOURS_AFTER),
+    ("", r"(?<=(?:Tue|Thu|Wed|Fri)\.)|(?<=(?:Tues|Thur|Weds)\.)|(?<=Thurs\.)"),
+    (r"\b(?i:on|every|next|until|till)\s", r"\.?(?<!Sun)(?<!Sun\.)(?<![A-Z])(?<![A-Z]\.)(?! (?!I\b)[A-Z])"),
+)
 
 
 def expand_numeric_date(match: re.Match) -> str:
@@ -107,30 +95,20 @@ def expand_time(match: re.Match) -> str:
     return words + (expand_am_pm(match) if am_pm else " u t c" if match["utc"] else "")
 
 
-def expand_time_with_period(match: re.Match) -> str:
-    """Read 10.30pm as "ten thirty p m", and also the 7.45 of "at 7.45 in the evening" as a time."""
-    text, end = match.string, match.end()
-    known = (
-        match["am_pm"]
-        or LIMIT_AFTER.match(text, end)
-        or (DAYTIME_AFTER.match(text, end) and follows(match, CLOCK_BEFORE))
-        or (TRAIN_AFTER.match(text, end) and follows(match, THE_BEFORE))
-        or (CLAUSE_AFTER.match(text, end) and follows(match, LEAVES_BEFORE))
-    )
-    return expand_time(match) if known else match[0]
-
-
-LIMIT_AFTER = re.compile(
-    r",? (?:sharp\b|at the (?:latest|earliest)(?=[.,;:!?)\n]|\s*\Z| (?:and|or|but|so|on|if|when)\b))"
+# Where 7.45 is a time.
+TIME_CASES = (
+    ("", r"(?<!\d)"),  # "a.m." or "pm" belongs to the match
+    ("", r",? (?:sharp\b|at the (?:latest|earliest)(?=[.,;:!?)\n]|\s*\Z| (?:and|or|but|so|on|if|when)\b))"),
+    (
+        r"\b(?i:at|by|from|until|till|before|after|around|about|past)\s",
+        r" (?:in the (?:morning|afternoon|evening)\b(?! (?:session|trad))|at night|tonight|tomorrow|o'clock)\b",
+    ),
+    (r"\b[Tt]he\s", r" (?:train|bus|coach|flight|ferry|boat|service|(?:from|to) [A-Z])(?! (?:fare|ticket|pass))"),
+    (
+        r"\b(?:leav|depart|arriv)(?:e[ds]?|s|ed|ing)?(?: (?!at)\w+)? at\s",
+        r"[.,;:!?)]|\s*\Z| (?:and|or|on|from|sharp|with|for|by)\b",
+    ),
 )
-DAYTIME_AFTER = re.compile(
-    r" (?:in the (?:morning|afternoon|evening)\b(?! (?:session|trad))|at night|tonight|tomorrow|o'clock)\b"
-)
-CLOCK_BEFORE = re.compile(r"\b(?i:at|by|from|until|till|before|after|around|about|past)\s\Z")
-TRAIN_AFTER = re.compile(r" (?:train|bus|coach|flight|ferry|boat|service|(?:from|to) [A-Z])(?! (?:fare|ticket|pass))")
-THE_BEFORE = re.compile(r"\b[Tt]he\s\Z")
-LEAVES_BEFORE = re.compile(r"\b(?:leav|depart|arriv)(?:e[ds]?|s|ed|ing)?(?: (?!at)\w+)? at\s\Z")
-CLAUSE_AFTER = re.compile(r"[.,;:!?)]|\s*\Z| (?:and|or|on|from|sharp|with|for|by)\b")
 
 
 def expand_verse(match: re.Match) -> str:
@@ -168,7 +146,11 @@ DATE_RULES = (
         rf"\b(?=[JFMASOND])({any_of(SHORT_MONTHS)})\.?\s?[-–]\s?({any_of(SHORT_MONTHS)})\b(?!-|\.?\s?\d{{1,2}}\b)(\.?)",
         lambda match: f"{month_name(match[1])} to {month_name(match[2])}" + (period_after(match) if match[3] else ""),
     ),
-    rule("Mon., 5 May, Sat 10-2, on Tue", rf"\b(?=[MTWFS][a-uA-U])({SHORT_DAY})\b(\.?)", expand_day),
+    rule(
+        "Mon., 5 May, Sat 10-2, on Tue",
+        rf"\b(?=[MTWFS][a-uA-U])({SHORT_DAY})\b(\.?)",
+        in_context(DAY_CASES, lambda match: DAYS[match[1].lower()] + (period_after(match) if match[2] else "")),
+    ),
     rule(
         "Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))", r"\1 to "
     ),
@@ -285,7 +267,7 @@ TIME_RULES = (  # the rules for ranges come first, and replace only the dash
         "10.30pm, at 7.45 in the evening",
         rf"(?<![\w:.,$£€])(?P<hour>2[0-3]|1\d|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?(?:{AM_PM}|(?![\d.%]\d|\w))"
         r"(?P<utc>(?!))?",
-        expand_time_with_period,
+        in_context(TIME_CASES, expand_time),
     ),
     rule(
         "5pm",

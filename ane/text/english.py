@@ -266,6 +266,7 @@ EXPANSIONS: tuple[TextRule, ...] = (
     *date_time_rules.RULES,
     *chess_rules.RULES,
     *math_rules.RULES,
+    *count_rules.RECORD_RULES,
     *number_rules.RULES,
     *count_rules.RULES,
     *number_rules.UNIT_RULES,

@@ -66,9 +66,9 @@ WITHIN_ADDRESS = {"apt": "apartment", "ste": "suite", "rm": "room", "hwy": "high
 SURE_STREETS = words("ave blvd rd ln hwy expy expwy pkwy fwy tpke")     # after a name, also without a house number
 DIRECTIONS = {"N": "North", "S": "South", "E": "East", "W": "West", "NE": "Northeast", "NW": "Northwest",
               "SE": "Southeast", "SW": "Southwest"}
-COMPASS = DIRECTIONS | {                   # in weather reports
-    "NNE": "North Northeast", "ENE": "East Northeast", "ESE": "East Southeast", "SSE": "South Southeast",
-    "SSW": "South Southwest", "WSW": "West Southwest", "WNW": "West Northwest", "NNW": "North Northwest"}
+COMPASS = {direction: name.lower() for direction, name in DIRECTIONS.items()} | {       # in weather reports
+    "NNE": "north northeast", "ENE": "east northeast", "ESE": "east southeast", "SSE": "south southeast",
+    "SSW": "south southwest", "WSW": "west southwest", "WNW": "west northwest", "NNW": "north northwest"}
 STATES = {
     "AL": "Alabama", "AK": "Alaska", "AZ": "Arizona", "AR": "Arkansas", "CA": "California", "CO": "Colorado",
     "CT": "Connecticut", "DE": "Delaware", "FL": "Florida", "GA": "Georgia", "HI": "Hawaii", "ID": "Idaho",

@@ -18,29 +18,17 @@ from ane.text.lexicon import (
     SPACED_UNITS,
     UNITS,
     UNSPACED_UNITS,
+    words,
 )
-from ane.text.rule import NUMBER, TextRule, any_of, follows, period_after, rule
+from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, period_after, rule
 
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
 COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"  # amount with a decimal comma: 1.299,50 €
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
 CURRENCY_NAME = any_of(
-    {
-        "franc",
-        "francs",
-        "mark",
-        "marks",
-        "kronar",
-        "krone",
-        "kroner",
-        "lire",
-        "lira",
-        "yen",
-        "pesetas",
-        "zloty",
-        "crowns",
-        *(name for row in CURRENCIES.values() if row[0] != row[1] for name in row[:2]),
-    }
+    words("franc francs mark marks kronar krone kroner lire lira yen pesetas zloty crowns").union(
+        name for row in CURRENCIES.values() if row[0] != row[1] for name in row[:2]
+    )
 )
 MAGNITUDE = (
     rf"(?:(?:\s|-(?=[a-z]{{5}}))?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
@@ -60,10 +48,7 @@ MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # a unit before o
 MEASURED_ACTION = re.compile(rf" (?:{any_of(MEASURED_ACTIONS)})\b")
 DETERMINER = re.compile(r"\b(?:the|this|that|each|every|his|her|its|my|our|your|their|[\w.]+['’]s)\s+\Z", re.IGNORECASE)
 QUOTED = re.compile(r"(?:^|\s)[\"“]\S*\Z")  # text before a closing quotation mark
-NEGATIVE_BEFORE = re.compile(  # a dash here is a minus sign: "= –5", "is –5"
-    r"(?:[=<>≤≥(:,] ?|\b(?:is|are|was|were|be|of|at|to|from|and|between|below|above|about|than|under|equals|minus)\s"
-    r"|\A)\Z"
-)
+NEGATIVE_BEFORE = r"[=<>≤≥(:,] ?|\A|\b(?:is|are|was|were|be|of|at|to|from|and|between|below|above|about|than|under)\s"
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
 
@@ -79,57 +64,6 @@ def expand_lettered_number(match: re.Match) -> str:
     numbers, words = match[1].strip("-").split("-"), re.sub("-", " ", match[2])
     spoken = [number_words.number(n) if n in ("800", "900") else number_words.digits(n) for n in numbers]
     return ", ".join([*spoken, re.sub(r"\d+", lambda n: number_words.digits(n[0]), words)])
-
-
-def expand_three_digits(match: re.Match) -> str:
-    """Read call 911 as "call nine one one", and error 404 as "error four oh four"."""
-    text, end = match.string, match.end()
-    if follows(match, STATUS_BEFORE) or STATUS_AFTER.match(text, end):
-        return number_words.year(int(match[0])) if match[0] >= "100" else match[0]
-    known = not COUNTED_AFTER.match(text, end) and (
-        follows(match, DIALLED)
-        or (match[0] in EMERGENCY_NUMBERS and (OPERATOR_AFTER.match(text, end) or follows(match, DIALLED_BEFORE, 90)))
-    )
-    return number_words.digits(match[0]) if known else match[0]
-
-
-DIAL = r"\b(?i:(?:call|dial|phone|text|ring)(?:l?ing|l?ed|s)?|r[au]ng)"
-DIALLED = re.compile(rf"{DIAL}\s+\Z")
-DIALLED_BEFORE = re.compile(rf"{DIAL}\s[^.!?\n]{{0,60}}(?:,|\band|\bor)\s\Z")
-OPERATOR_AFTER = re.compile(r" (?:call|operator|dispatcher|emergency|line|service)s?\b")
-COUNTED_AFTER = re.compile(r" (?:people|(?:wo)?men|(?!(?:always|perhaps|this|its|as|is|us|unless)\b)[a-z]+[a-rt-z]s)\b")
-STATUS_BEFORE = re.compile(r"\b(?i:error|https?|status)(?: code)?:? \Z")
-STATUS_AFTER = re.compile(r"(?<=[45]\d\d)(?<!00) (?:error|page|response)\b")
-
-
-def expand_record(match: re.Match) -> str:
-    """Read improved to 5-0 as "improved to five and oh", and a 12-4 record as "a twelve and four record"."""
-    won, lost = int(match[1]), int(match[2])
-    ends = CLAUSE_AFTER_RECORD.match(match.string, match.end())
-    improved = ends and (won > lost or not won) and follows(match, IMPROVED_TO)
-    known = (improved or RECORD_AFTER.match(match.string, match.end())) and not follows(match, WON_BEFORE)
-    return f"{won} and {lost or 'oh'}" if known else match[0]
-
-
-RECORD_AFTER = re.compile(r" (?:record|start|mark|this season|on the (?:season|year)|overall)\b")
-CLAUSE_AFTER_RECORD = re.compile(r"[.,;:!?)]|\s*\Z| (?:in(?! front)|this|with|after|and|for|against|since|as|when)\b")
-IMPROVED_TO = re.compile(r"\b(?:(?:improv\w+|falls?|fell|drop\w*|mov\w+) to|went|finished) \Z")
-WON_BEFORE = re.compile(r"\b(?:w[io]ns?|lost|loses?|beat|drew|game|match|final|tie|half)\b[^.!?\n]{0,16}\Z")
-
-
-def expand_average(match: re.Match) -> str:
-    """Read batting .305 as "batting three oh five", and a .067 average as "a oh sixty-seven average"."""
-    if not (follows(match, BATTING) or HITTER.match(match.string, match.end())):
-        return match[0]
-    n = int(match[1])
-    return number_words.year(n) if n >= 100 else f"oh {'oh ' * (n < 10)}{number_words.cardinal(n)}"
-
-
-BATTING = re.compile(
-    r"\b(?i:bat(?:s|ted|ting)?|hits?|hitting|shot|shoots?|shooting|slugg?(?:ed|ing))"
-    r"(?: (?:average|of|is|was|at)){0,3} \Z"
-)
-HITTER = re.compile(r" (?:hitter|batting|slugging)\b")
 
 
 def expand_version(match: re.Match) -> str:
@@ -269,8 +203,28 @@ LABELLED = re.compile(
     r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
     r"|part|type)\.?\s+\Z"
 )
+DIAL = r"\b(?i:(?:call|dial|phone|text|ring)(?:l?ing|l?ed|s)?|r[au]ng)"
+NOT_COUNTED = r"(?! (?:people|(?:wo)?men|(?!(?:always|perhaps|this|its|as|is|us|unless)\b)[a-z]+[a-rt-z]s)\b)"
 PHONE_RULES = (
-    rule("call 911, error 404", r"(?<![\w.,$£€#/-])\d{3}\b(?![-:/]?\d|[.,]\d|%)", expand_three_digits),
+    rule(
+        "call 911, error 404",
+        r"(?<![\w.,$£€#/-])\d{3}\b(?![-:/]?\d|[.,]\d|%)",
+        in_context(
+            (
+                (rf"{DIAL}\s+", NOT_COUNTED),
+                (rf"{DIAL}\s[^.!?\n]{{0,60}}(?:,|\band|\bor)\s", rf"(?<={any_of(EMERGENCY_NUMBERS)}){NOT_COUNTED}"),
+                ("", rf"(?<={any_of(EMERGENCY_NUMBERS)}) (?:call|operator|dispatcher|emergency|line|service)s?\b"),
+            ),
+            lambda match: number_words.digits(match[0]),
+            in_context(
+                (
+                    (r"\b(?i:error|https?|status)(?: code)?:? ", r"(?<=[1-9]\d\d)"),
+                    ("", r"(?<=[45]\d\d)(?<!00) (?:error|page|response)\b"),
+                ),
+                lambda match: number_words.year(int(match[0])),
+            ),
+        ),
+    ),
     rule(
         "+1 (555) 123-4567",
         r"(?<![\w+])\+(?=(?:[\s().-]{0,3}\d){7,15}(?!\d))\d{1,3}(?:[\s.-]?\(?\d{1,4}\)?){2,6}"
@@ -312,8 +266,6 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
     ),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
-    rule("improved to 5-0", r"(?<![\w.,$£€/-])(\d{1,2})[-–](\d{1,2})\b(?![-–:/]|[.,]\d|%)", expand_record),
-    rule("batting .305", r"(?<![\w.])\.(\d{3})\b(?!%)", expand_average),
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
     rule("$3M-$4M", rf"(({SIGN}){NUMBER}\s?(?:[mb]illion|thousand|[kKmMbB]n?))\s?[-–]\s?\2?(?=\.?\d)", r"\1 to \2"),
@@ -360,7 +312,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
             match[0] if follows(match, QUOTED) else "ft" if match[1] == "'" else "in" if match[2] else " inch"
         ),
     ),
-    rule("= –5", r"–(?=\.?\d)", lambda match: "minus " if follows(match, NEGATIVE_BEFORE) else match[0]),
+    rule("= –5", r"–(?=\.?\d)", in_context(((NEGATIVE_BEFORE, ""),), lambda match: "minus ")),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
 )

@@ -53,6 +53,31 @@ def follows(match: re.Match, pattern: re.Pattern, longest: int = 24) -> re.Match
     return pattern.search(match.string[max(0, match.start() - longest) : match.start()])
 
 
+def in_context(
+    cases: Iterable[tuple[str, str]],
+    replacement: Callable[[re.Match], str],
+    otherwise: Callable[[re.Match], str] = lambda match: match[0],
+) -> Callable[[re.Match], str]:
+    """Build a replacement that applies only where the text around the match fits one of ``cases``.
+
+    Args:
+        cases: Pairs of patterns: one for the end of the text before the match, and one for the beginning of the text
+            after it. An empty pattern fits any text.
+        replacement: The replacement in such a context.
+        otherwise: The replacement elsewhere.
+    """
+    compiled = [(re.compile(rf"(?:{before})\Z") if before else None, re.compile(after)) for before, after in cases]
+
+    def replace(match: re.Match) -> str:
+        fits = any(
+            after.match(match.string, match.end()) and (before is None or follows(match, before, 90))
+            for before, after in compiled
+        )
+        return (replacement if fits else otherwise)(match)
+
+    return replace
+
+
 def period_after(match: re.Match) -> str:
     """Return "." if the abbreviation at the end of ``match`` also ends a sentence, and otherwise ""."""
     if LINE_END.match(match.string, match.end()):
