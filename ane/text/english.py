@@ -20,7 +20,8 @@ Where English has several readings, the rules choose one:
   is a dot (24.12.2024), the day comes first. ISO dates (2024-05-01) are dates too. Four digits from 1100 to 2099 are a
   year.
 * 24-hour times stay 24-hour times: 14:00 is "fourteen hundred", and 14:30 is "fourteen thirty". 10:00 is "ten o'clock".
-* A minus sign (U+2212) is never a range: 5 − 3 is "five minus three", but 5-3 and 5–3 are "five to three".
+* A minus sign (U+2212) is never a range: 5 − 3 is "five minus three". 5-3 and 5–3 are "five to three", but the dashes
+  of formulas such as 2x – 1 and 5 – 3 = 2 are minus signs.
 * House numbers are read in pairs of digits: 1428 Elm St. is "fourteen twenty-eight". Codes after a word such as "PIN"
   are read digit by digit.
 * The digits after a decimal point, telephone numbers, IP addresses and numbers with a leading zero are read digit by
