@@ -56,7 +56,7 @@ def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: str | None = None, **options: Any) -> Var:
-    """Convolve along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'). By default without padding.
+    """Convolve along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'). By default, there is no padding.
 
     Args:
         s: Style of the graph.
@@ -116,7 +116,7 @@ def scaled(s: Style, x: Var, factor: float) -> Var:
 def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, scale: float = 1.0) -> Var:
     """Normalise over channels: (B, C, 1, S) → (B, C, 1, S). ``scale`` is the scale of ``x`` (principles 4 and 7).
 
-    In fp16, a scaled eps of 1e-8 becomes 0. This is more exact than to use fp16's smallest number instead. The SNR is
+    In fp16, a scaled eps of 1e-8 becomes 0. An eps of 0 is more exact than fp16's smallest number would be: the SNR is
     70 dB instead of 55 dB at a variance of 0.016, and 83 dB instead of 80 dB at a variance of 0.3. But with an eps of
     0, the values of a column must not all be equal (``ane.backends.packaged.decoder.pack_columns``).
     """
@@ -283,7 +283,8 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
 def head_groups(heads: int, score_bytes: int) -> int:
     """Choose into how many equal groups to divide the heads: as few as keep the scores of a group on the chip.
 
-    ``score_bytes`` is the size of one head's scores. If these are too large for the chip, return ``heads``.
+    ``score_bytes`` is the size of one head's scores. If the scores of one head are too large for the chip, return
+    ``heads``.
     """
     return next(
         groups
@@ -320,7 +321,8 @@ def joined(parts: Sequence[Var], axis: int) -> Var:
 def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Separate the weights and biases for queries, keys and values, which ``layer`` stores interleaved by head.
 
-    The weights and biases for queries and for keys are multiplied by width^−¼ each, where width is the width of a head.
+    The function multiplies the weights and biases for queries by width^−¼, where width is the width of a head. It does
+    the same with the weights and biases for keys.
     """
     weight, bias = kernel(layer)
     width = len(weight) // (3 * heads)

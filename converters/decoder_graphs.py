@@ -40,9 +40,9 @@ RECENT = 32
 def scale_for(largest: float) -> float:
     """Return the power of two by which to multiply a residual stream with values up to ``largest``.
 
-    ``converters.blocks``, principle 7, explains why. The scale is 1 if the values are already small. A smaller scale
-    than necessary costs precision: the eps of a norm shrinks with the square of the scale and underflows in fp16, which
-    matters if embeddings are small.
+    ``converters.blocks``, principle 7, explains why the stream is multiplied. The scale is 1 if the values are already
+    small. A smaller scale than necessary costs precision: the eps of a norm shrinks with the square of the scale and
+    underflows in fp16, which matters if embeddings are small.
     """
     return min(1.0, max(SMALLEST_SCALE, 2.0 ** math.floor(math.log2(LARGEST / largest))))
 

@@ -55,8 +55,8 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
     """Describe the graph states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
 
     alignment[0, 0, t, l] is 1 if frame l belongs to symbol t, and 0 otherwise (``ane.models.durations``). A matrix
-    product with it repeats the states of the symbols for their frames. ``states`` and ``alignment`` are 0 in the
-    padding of symbols and of frames.
+    product with ``alignment`` repeats the states of the symbols for their frames. ``states`` and ``alignment`` are 0 in
+    the padding of symbols and of frames.
     """
 
     def body(s: Style, states: Var, alignment: Var, inside: Var) -> dict[str, Var]:
@@ -80,8 +80,9 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
 def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: bool) -> Var:
     """Add positions, then apply the stack's blocks: (1, C, 1, S) → (1, C, 1, S). The output is 0 in the padding.
 
-    The padding gets positions too, because ``blocks.layer_norm`` allows no column whose values are all equal. This does
-    not change the sequence: no query attends to the padding, and the output of the first norm is masked.
+    The padding gets positions too, because ``blocks.layer_norm`` allows no column whose values are all equal. Positions
+    in the padding do not change the sequence: no query attends to the padding, and the output of the first norm is
+    masked.
     """
     _, C, _, S = x.shape
     mask = blocks.key_mask(s, inside)

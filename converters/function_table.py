@@ -89,7 +89,7 @@ class GraphRequest:
     def pools(self, cache: str) -> dict[int, Sizes]:
         """Return the numbers of kv-cache slots of a decoder's steps, by number of lanes.
 
-        A step is built for each number of slots. If this kind of cache was not requested, return {}.
+        A step is built for each number of slots. If ``caches`` does not have this kind of cache, return {}.
         """
         requested, model = self.buckets.get("step"), convertible_model(self.model)
         return {

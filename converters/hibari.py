@@ -47,7 +47,9 @@ def text(network: Hibari, symbols: int) -> CoreMLGraph:
 
 
 def prosody(network: Hibari, frames: int) -> CoreMLGraph:
-    """Describe the graph that predicts prosody. A position covers two frames. Its output has their f0 and their energy.
+    """Describe the graph that predicts prosody. A position covers two frames.
+
+    The output has the f0 and the energy of both frames.
 
     x holds states for prosody, repeated by their durations. f0 is in hundreds of Hz.
     """

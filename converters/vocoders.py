@@ -44,7 +44,7 @@ def hifigan(network: Hifigan | MelHifigan, frames: int, kind: str = "hifigan") -
     Tortoise's HiFi-GAN, which is conditioned on a voice, has one more input: conditioning (1, D', 1, 1).
 
     Each level computes the sum of its blocks instead of their mean. The weights of the next layer contain the division.
-    This is exact, because the leaky ReLU before that layer commutes with a positive factor.
+    The result is exact, because the leaky ReLU before that layer commutes with a positive factor.
     """
     voice = {"conditioning": network.config.cond_channels} if isinstance(network, Hifigan) else {}
     return segmented(kind, network, frames, network.config.hop, _hifigan, {"x": network.conv_pre.in_channels}, voice)

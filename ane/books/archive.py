@@ -115,7 +115,7 @@ def resolve(base: str, reference: str) -> tuple[str, str]:
         return base, unquote(fragment)
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(path)))
     if joined.startswith(("/", "../")) or joined == ".." or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path):
-        raise UserError(f"{base!r} in it refers to {reference[:100]!r}, outside the book")
+        raise UserError(f"{base!r} in it refers to {reference[:100]!r}, a path outside the book")
     return joined, unquote(fragment)
 
 

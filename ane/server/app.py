@@ -178,7 +178,9 @@ def speech_routes(service: Service) -> APIRouter:
         wanted = catalogue.request(body, body.input)
         service.check_text(body.input, wanted.lexicon)
         if body.instructions and not service.settings.ignore_instructions:
-            raise RefusedError("no model here follows instructions: leave instructions out", 400, "instructions")
+            raise RefusedError(
+                "no model here follows instructions: leave out the field instructions", 400, "instructions"
+            )
         as_events = body.stream_format == "sse"
         if body.word_times and not as_events:
             raise RefusedError("word_times has no effect without stream_format sse: leave it out", 400, "word_times")

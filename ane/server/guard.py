@@ -181,7 +181,7 @@ class Guard:
         if self.stopping:
             raise StoppingError
         if self._crowded():
-            raise RefusedError("too many clients: try again later", 503, code="server_busy")
+            raise RefusedError("this server has too many clients now: try again later", 503, code="server_busy")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._most_bytes(scope):
             raise too_large(self._most_bytes(scope))

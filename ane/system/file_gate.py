@@ -64,7 +64,7 @@ def _too_large(path: Path | str, limit: int) -> OSError:
 
 
 def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
-    """Reject an output that is also an input or another output. This opens no file.
+    """Reject an output that is also an input or another output. The function opens no file.
 
     An input folder means every file that exists in it. Writing an output folder replaces everything in it.
 

@@ -55,7 +55,7 @@ _current: ContextVar[Interruptions | None] = ContextVar("interruptions", default
 
 @contextmanager
 def interruptions() -> Iterator[Interruptions]:
-    """Raise Stopped inside the block when SIGINT or SIGTERM arrives. This has no effect outside the main thread.
+    """Raise Stopped inside the block when SIGINT or SIGTERM arrives. The block has no effect outside the main thread.
 
     If the process ignores a signal, it continues to do so. A shell, for example, lets its background jobs ignore
     SIGINT.
@@ -84,7 +84,7 @@ def interruptions() -> Iterator[Interruptions]:
 def uninterrupted() -> Iterator[None]:
     """Delay Stopped until the end of the block, in which the exception would get lost or do harm.
 
-    This has an effect only inside an ``interruptions`` block.
+    The delay happens only inside an ``interruptions`` block.
     """
     current = _current.get()
     if current is None:

@@ -102,10 +102,10 @@ class CoreMLOptions:
 
 
 def compressed(model: Any, bits: int) -> Any:
-    """Compress the weights of an MLModel with one function. Weights with at most 2048 values are not compressed.
+    """Compress the weights of an MLModel with one function, except weights with at most 2048 values.
 
     Raises:
-        UserError: ``bits`` is less than 8, and scikit-learn is not installed, which such palettes need.
+        UserError: ``bits`` is less than 8, and scikit-learn, which makes such palettes, is not installed.
     """
     palette = bits < 8
     if palette and find_spec("sklearn") is None:

@@ -34,8 +34,8 @@ def merge(parts: Iterable[tuple[str, Path]], destination: Path) -> None:
 
     Args:
         parts: For each function, its name in the merged package, and a package that holds it under the name "main".
-            ``merge`` has read a package when it asks for the next one. The iterator may then delete it, which saves
-            disk space: the function has its own copy of the network's weights.
+            When ``merge`` asks for the next package, it has read the one before. The iterator may then delete that
+            package. This saves disk space, because every package has its own copy of the network's weights.
         destination: The merged package.
     """
     merged, model = model_messages().Model(), destination / MODEL

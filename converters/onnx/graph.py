@@ -162,8 +162,8 @@ def decoder_step(
         columns: New columns, (n lanes, T columns, D).
         mask: Mask to add to the scores, (n, T, P + L + T).
         prefix_index: Index of each lane's prefix, (n,) int64. The prefixes' keys and values have the shape (prefixes,
-            heads, P, w). ``None`` means that all lanes share one prefix (heads, P, w). Then one matrix product per head
-            computes the scores of all lanes.
+            heads, P, w). ``None`` means that all lanes share one prefix (heads, P, w). In this case, one matrix product
+            per head computes the scores of all lanes.
         caches: Keys, values, keys of the prefix and values of the prefix, each as a list with one tensor per layer.
         cross: Cross-attention of every layer, if the network has cross-attention.
 

@@ -256,8 +256,8 @@ def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) ->
     """Quantise the matrix products of a graph to ``bits`` bits with ONNX Runtime's tools, and return the new graph.
 
     Raises:
-        UserError: A product was not quantised. ONNX Runtime leaves out a product, without an error, if it does not
-            recognise the product's weight as a constant.
+        UserError: A product was not quantised. ONNX Runtime raises no error if it does not recognise a product's weight
+            as a constant. It leaves out this product.
     """
     import onnx_ir as ir
 

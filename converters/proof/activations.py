@@ -111,7 +111,8 @@ def compare(
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
     """Return the first value whose SNR is more than ``MAX_DROP`` dB below the SNR of all earlier values.
 
-    If no value is, return the first value whose SNR is more than ``MAX_DROP`` dB below ``threshold``, or ``None``.
+    If there is no such value, return the first value whose SNR is more than ``MAX_DROP`` dB below ``threshold``. If
+    there is none of either kind, return ``None``.
     """
     level = threshold + HEADROOM
     for value in values:
@@ -386,8 +387,8 @@ def compare_with_run(
 def _with_padding_filled(call: FunctionCall) -> FunctionCall:
     """Let the padding columns of a decoder's call attend to the same positions as its last used column.
 
-    Without this, every score of a padding column is masked. The column would attend to all positions, with scores that
-    are rounded at the magnitude of the mask, and comparing such values would measure nothing.
+    Without this change, the mask is added to every score of a padding column. The column would attend to all positions,
+    with scores that are rounded at the magnitude of the mask, and comparing such values would measure nothing.
     """
     mask = call.inputs.get("mask")
     if mask is None:

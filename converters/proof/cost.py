@@ -94,7 +94,7 @@ class CostEstimate(NamedTuple):
 def estimate(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> CostEstimate:
     """Estimate the seconds of a call by ``FORMULA`` (Williams et al., "Roofline", 2009, and ane-guide, chapter 9).
 
-    This is not a measurement.
+    The result is not a measurement.
     """
     times = {"bandwidth": bytes / (chip.bandwidth * 1e9), "compute": flops / (chip.tflops * 1e12)}
     bound = max(times, key=times.__getitem__)

@@ -1,7 +1,7 @@
 """Find the first operation of a Core ML function that computes a wrong value.
 
-Two questions have an answer here. ``first_loss`` asks where Core ML on a Mac differs from the interpreter.
-``first_difference`` asks where a package differs from a fresh conversion of the same network.
+``first_loss`` finds where Core ML on a Mac differs from the interpreter. ``first_difference`` finds where a package
+differs from a fresh conversion of the same network.
 """
 
 import asyncio

@@ -73,7 +73,9 @@ class LintedFunction:
 
     @cached_property
     def activations(self) -> list[tuple[str, str, TensorType]]:
-        """All inputs, states and computed values, as (type of the operation, name, type of the value).
+        """All inputs, states and computed values.
+
+        A triple has the type of the operation, the name and the type of the value.
 
         For inputs and states, "input" and "state" take the place of the operation.
         """
@@ -161,8 +163,8 @@ def ops(
 ) -> Check:
     """Create a check that reports operations of some types (default: all types).
 
-    ``where`` takes the function and an operation. It returns a description of the violation, or a false value if there
-    is none.
+    ``where`` takes the function and an operation. It returns a description of the violation, or a false value if the
+    operation breaks no rule.
     """
 
     def check(function: LintedFunction) -> Iterator[Violation]:

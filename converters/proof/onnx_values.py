@@ -1,8 +1,8 @@
 """Read from an ONNX graph the values that are outputs of the network's PyTorch modules, to compare both.
 
 Every node of a graph records the modules to which it belongs. The output of a module is the last of its values that a
-node outside the module reads. This file makes a copy of the graph in which these values are additional outputs. So any
-provider of ONNX Runtime can compute them.
+node outside the module reads. This module makes a copy of the graph in which the outputs of modules are additional
+outputs. So any provider of ONNX Runtime can compute them.
 """
 
 import ast

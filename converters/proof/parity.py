@@ -1,8 +1,8 @@
 """Measure how exactly each function of a package computes, compared with the PyTorch network in float32.
 
-This is the function's parity. The same test inputs (the probe in the function's row of ``converters.function_table``)
-go to the package and to the PyTorch network. The interpreter runs Core ML functions, and ONNX Runtime runs ONNX graphs
-on the CPU.
+This exactness is called the function's parity. The same test inputs (the probe in the function's row of
+``converters.function_table``) go to the package and to the PyTorch network. The interpreter runs Core ML functions, and
+ONNX Runtime runs ONNX graphs on the CPU.
 
 A Core ML package also gets golden cases, with which a Mac can check whether Core ML computes right
 (``ane.backends.packaged.golden``). A golden case has the inputs of the last call that the probe made, because these
@@ -280,7 +280,7 @@ def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
     """Return the last call of a function, and before it all calls that wrote to the function's state.
 
-    If the function itself writes to the state, the last call is the next one that reads the state.
+    If the function itself writes to the state, the last of the returned calls is the next call that reads the state.
     """
     if name in recorder.calls and not package.function(name).states:
         return [(name, recorder.calls[name].inputs)]

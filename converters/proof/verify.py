@@ -131,7 +131,7 @@ class Runner(ABC):
             package: Record of the package.
             name: Name of the function.
             reference: Backend with the PyTorch networks.
-            layers: How to compare the values inside the function. ``None`` compares only its outputs.
+            layers: Options for comparing the values inside the function. ``None`` compares only its outputs.
         """
         record, folder = package.functions[name], Path(package.path).stem
         check = FunctionCheck(
@@ -155,7 +155,7 @@ class Runner(ABC):
     def recorded(self, function: FunctionRecord) -> float | None:
         """Return the dB that the conversion recorded for this runner's arithmetic, or ``None``.
 
-        If it recorded only fp32, as for an fp32 function, return the dB in fp32.
+        If the conversion recorded dB only for fp32, as it does for an fp32 function, return those dB.
         """
         return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 
@@ -340,7 +340,7 @@ def verify(
         model: The bundle.
         chosen: Packages and names of their functions, from ``choose_packages``.
         runner: Runner for the functions.
-        layers: How to compare the values inside the functions. ``None`` compares only outputs.
+        layers: Options for comparing the values inside the functions. ``None`` compares only outputs.
         progress: Function that is called with the names of the package and the function before each comparison.
     """
     reference, results = reference_backend(model), []

@@ -148,7 +148,7 @@ def recorded_sentence(
 def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
     """Create a backend that runs the packages on a ``RecordingRuntime``.
 
-    Its inputs are float32 even if a package computes in fp16, because the Swift runtime passes float32.
+    The functions get float32 inputs even if a package computes in fp16, because the Swift runtime passes float32.
     """
     packages = select_packages(bundle, precision)
     networks = {bundle.path / packages[network].path: network for network in (DECODER, VOCODER)}

@@ -28,8 +28,8 @@ def attention_block(
 ) -> Var:
     """Apply an attention block to x (B, C, 1, S), which is multiplied by ``scale`` (principle 7).
 
-    With ``columns``, the block computes only the first ``columns`` columns of its output. This is not possible if the
-    attention has a relative bias.
+    With ``columns``, the block computes only the first ``columns`` columns of its output. An attention with a relative
+    bias does not support ``columns``.
     """
     B, C, *_ = x.shape
     heads, bias = layer.heads, layer.relative_pos_embeddings
@@ -99,7 +99,7 @@ def _with_biases(
     """Add channels to q and k (B, heads, width, S), so that their product includes the mask and the distant bias.
 
     ``far`` has two biases (1, heads, 1, 1): for keys more than ``BIAS_REACH`` before a block of queries, and for keys
-    more than ``BIAS_REACH`` after it. ``mask`` may be ``None``.
+    more than ``BIAS_REACH`` after the block. ``mask`` may be ``None``.
     """
     B, heads, _, S = q.shape
     starts, here = np.arange(0, S, block)[:, None], np.arange(S)

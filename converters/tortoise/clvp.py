@@ -76,8 +76,8 @@ clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_s
 def unit_norm(s: Style, x: Var) -> Var:
     """Divide each column by its L2 norm: (1, C, 1, T) → (1, C, 1, T).
 
-    The output of RMSNorm is this, multiplied by √C · g. ``_after_norm`` multiplies the next weights by √C · g instead.
-    RMSNorm's eps is not needed.
+    The output of RMSNorm is the output of this function, multiplied by √C · g. ``_after_norm`` multiplies the next
+    weights by √C · g instead. RMSNorm's eps is not needed.
 
     A column is first divided by its largest value. The sum of its squares is then between 1 and C, and cannot overflow
     or underflow fp16, whatever the scale of the residual stream. The smallest normal number is added to each divisor,

@@ -48,7 +48,8 @@ def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_
 def random_latent(kind: str, network: RandomLatentConverter) -> CoreMLGraph:
     """Describe the graph noise (1, D, 1, 1) → latent (1, D, 1, 1), which makes the latent of a random voice.
 
-    The PyTorch network multiplies the output of a leaky ReLU by √2. The graph multiplies the input, which is the same.
+    The PyTorch network multiplies the output of a leaky ReLU by √2. The graph multiplies the input by √2 instead, which
+    gives the same result.
     """
     *equal, last = network.layers
 

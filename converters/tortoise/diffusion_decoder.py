@@ -1,9 +1,9 @@
 """Build Core ML graphs of Tortoise's diffusion decoder, as two kinds of function: ``condition`` and ``denoise``.
 
 The PyTorch network is in ``ane.models.tortoise.networks.diffusion_decoder``. The host, which is the program that calls
-the package, calls ``condition`` once per chunk of text. It computes from the latents and the voice what upstream calls
-``code_emb``, one column per latent. (The input and output named ``code`` is this tensor, not a discrete code.) The host
-repeats the columns for the mel frames, and calls ``denoise`` once per diffusion step.
+the package, calls ``condition`` once per chunk of text. From the latents and the voice, ``condition`` computes what
+upstream calls ``code_emb``, one column per latent. (The input and output named ``code`` is this tensor, not a discrete
+code.) The host repeats the columns for the mel frames, and calls ``denoise`` once per diffusion step.
 
 A guided step has a batch of two: one row with conditioning, and one row without. The graph computes what both rows
 share only once: the convolution of the noisy mel, and everything that depends on the timestep. The host passes the

@@ -73,7 +73,7 @@ def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
 
     In trained networks, many attention weights are subnormal in fp16, and an M1 replaces them by 0. Together, their
     contribution is close to the mean of the values. So the graph subtracts the mean from the values before the
-    attention, and adds it again after it. As long as the weights add up to 1, this changes nothing.
+    attention, and adds the mean to the output of the attention. If the weights add up to 1, the output is the same.
     """
     N, mean = q.shape[3], mb.reduce_mean(x=v, axes=[3], keep_dims=True)
     v = mb.sub(x=v, y=mean)
@@ -148,7 +148,7 @@ def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphB
 def memory(network: WhisperDecoder) -> CoreMLGraph:
     """Describe the graph states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N).
 
-    It computes the keys and values of the cross-attention from the encoder's states.
+    The graph computes the keys and values of the cross-attention from the encoder's states.
     """
 
     def body(s: Style, states: Var) -> dict[str, Var]:

@@ -62,7 +62,8 @@ def load_graph_file(
 class GraphBackend(Backend):
     """Runs a model that consists of a single graph.
 
-    ``run_all`` runs several calls at once, each on one thread. This is faster than several threads within a call.
+    ``run_all`` runs several calls at once, each on one thread. Such calls are faster than calls one after another with
+    several threads each.
 
     Args:
         model: Bundle with the graph.

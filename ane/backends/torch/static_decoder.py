@@ -241,8 +241,8 @@ class StaticStep:
         """Multiply each lane's vector by the matrix of the lane's prefix.
 
         The method multiplies every lane by the matrices of all prefixes, and then selects the product with the lane's
-        prefix. This reads every prefix once, whereas fused attention would need a copy of a prefix for each of its
-        lanes.
+        prefix. The multiplication reads every prefix once, whereas fused attention would need a copy of a prefix for
+        each of its lanes.
 
         Args:
             x: Vectors (lanes, heads, 1, n).

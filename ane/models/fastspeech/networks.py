@@ -45,7 +45,7 @@ def joined_heads(heads: Tensor) -> Tensor:
 
 
 class Residual(nn.Module):
-    """Adds a layer's output to its input. This is a module, so that `ane verify --layers` can name the sum."""
+    """Adds a layer's output to its input. The sum is a module, so that `ane verify --layers` can name it."""
 
     def forward(self, output: Tensor, x: Tensor) -> Tensor:
         return output + x

@@ -131,7 +131,7 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
         if cut.name == "prosody":
             wanted = wanted.reshape(1, -1, 2, 2).transpose(0, 1, 3, 2).reshape(1, -1, 2) * [PITCH_SCALE, 1]
         if not snr_db(wanted, result) > LEAST_DB:
-            raise ValueError(f"its stage {cut.name} computes something else by itself than within the graph")
+            raise ValueError(f"its stage {cut.name} computes something else alone than it does within the graph")
 
 
 def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarray]:

@@ -7,8 +7,8 @@ codes.
 
 Upstream computes latents in a second pass over the codes. Here the decoder steps return the latents: the network is
 causal, so the hidden state that predicts code i is latent i of the second pass. Before its second pass, upstream also
-overwrites the codes after the stop code. This changes a few latents, and only for them, the decoder is called again.
-That call uses the keys and values that the lane still has.
+overwrites the codes after the stop code. The new codes change a few latents. The decoder is called again only for these
+latents. That call uses the keys and values that the lane still has.
 """
 
 from collections.abc import Callable, Sequence

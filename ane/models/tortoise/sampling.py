@@ -33,7 +33,7 @@ def repetition_penalty(scores: np.ndarray, history: np.ndarray, penalty: float) 
 def typical(scores: np.ndarray, mass: float) -> np.ndarray:
     """Keep the ids whose −ln p is nearest to the entropy, until their probabilities reach ``mass``.
 
-    The other scores become -inf. This is typical sampling (Meister et al. 2022).
+    The other scores become -inf. The method is typical sampling (Meister et al. 2022).
     """
     logp = log_softmax(scores)
     p = np.exp(logp)

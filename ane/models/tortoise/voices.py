@@ -51,7 +51,7 @@ def encode_clips(
         UserError: There are no clips.
     """
     if not clips:
-        raise UserError(f"voice {name}: no clips: give at least one")
+        raise UserError(f"the voice {name} has no clips: give at least one clip")
     ar, diffusion = [], []
     for audio, rate in clips:  # one by one, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)

@@ -144,8 +144,8 @@ def envelope_positions() -> np.ndarray:
 def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
     """Compute the complex logarithms of minimum-phase filters, (l, 513) complex64.
 
-    ``envelopes`` holds the log magnitudes at ``mel_bins``, (l, 64). This uses FFTs and no matrix product. BLAS would
-    divide a product among threads, which wait for each other if the machine has other work.
+    ``envelopes`` holds the log magnitudes at ``mel_bins``, (l, 64). The function uses FFTs and no matrix product. BLAS
+    would divide a product among threads, which wait for each other if the machine has other work.
     """
     logarithms = between(np.minimum(envelopes, LOUDEST).T, envelope_positions()).T
     cepstra = fft.irfft(logarithms, n=FFT, axis=1)
