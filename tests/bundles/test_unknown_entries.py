@@ -82,13 +82,60 @@ def imported(source: Path, tmp_path: Path, *flags: object) -> tuple[int, Path]:
     return cli.main(["import", str(source), "-o", str(folder), *map(str, flags)]), folder
 
 
+def without_encoder(entries: dict) -> dict:
+    """The decoder alone, as trainers save it that do not train the encoder of a voice's clips."""
+    return {key: value for key, value in entries.items() if not key.startswith("conditioning_encoder.")}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [dict, lambda entries: {"ema": entries}, lambda entries: {f"module.{key}": entries[key] for key in entries}],
+)
+def test_a_base_provides_the_encoder_that_a_decoder_lacks(change, directory, original, tmp_path, capsys):
+    entries = without_encoder(torch.load(directory / GPT, weights_only=True))
+    torch.save(change(entries), source := tmp_path / "plain.pth")
+    status, folder = imported(source, tmp_path, "--base", original)
+    assert status == 0
+    assert "lacks conditioning_encoder, so this model gets the one of" in " ".join(capsys.readouterr().out.split())
+    for network in ("autoregressive", "conditioning_encoder"):
+        found, expected = (open_model(bundle).tensors(network) for bundle in (folder, original))
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("mel_head.bias", torch.tensor(float("nan")), "mel_head.bias"),
+        ("mel_head.bias", torch.ones(3), "mel_head.bias"),
+        ("conditioning_encoder.init.weight", torch.ones(3), "conditioning_encoder."),
+    ],
+)
+def test_a_fault_of_a_decoder_without_its_encoder_is_named(key, value, message, directory, original, tmp_path, capsys):
+    entries = without_encoder(torch.load(directory / GPT, weights_only=True))
+    value = entries[key] * value if not value.ndim else value
+    torch.save(entries | {key: value}, source := tmp_path / "plain.pth")
+    status, folder = imported(source, tmp_path, "--base", original)
+    assert status == 1
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_folder_whose_decoder_lacks_its_encoder_needs_a_base(directory, tmp_path, capsys):
+    torch.save(without_encoder(torch.load(directory / GPT, weights_only=True)), directory / GPT)
+    assert imported(directory, tmp_path)[0] == 1
+    line = " ".join(capsys.readouterr().err.split())
+    assert "the file lacks the whole conditioning_encoder: name a bundle that has it, with" in line
+
+
+@pytest.mark.parametrize("with_encoder", [True, False])
 @pytest.mark.parametrize(
     ("change", "messages"), [*ADAPTERS.items(), *((change, (message,)) for change, message in OTHERS.values())]
 )
 def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_request(
-    change: Callable[[dict], Any], messages: tuple[str, ...], directory, original, tmp_path, capsys
+    change: Callable[[dict], Any], messages: tuple[str, ...], with_encoder: bool, directory, original, tmp_path, capsys
 ):
     entries = torch.load(directory / GPT, weights_only=True)
+    entries = entries if with_encoder else without_encoder(entries)
     torch.save(change(dict(entries)), source := tmp_path / "tuned_gpt.pth")
     status, folder = imported(source, tmp_path, "--base", original)
     line = capsys.readouterr().err

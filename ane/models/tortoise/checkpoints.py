@@ -39,6 +39,7 @@ from ane.models.tortoise.upstream_keys import (
     configs,
     held_files,
     is_unneeded,
+    lacks_network,
     match,
     networks_of,
     official_entries,
@@ -86,7 +87,7 @@ def import_tortoise(
             tokenizer has an id that the decoder does not know.
     """
     files, folder = checked_files(path, base, vocoder)
-    own = [name for file in files for name in networks_of(file)]
+    own = held_networks(files, base)
     if config is None and is_official_config(beside := folder / "config.json"):
         config, where = read_constructor_arguments(beside), str(beside)
     sizes = sizes_of(files, config, where, base)
@@ -95,7 +96,12 @@ def import_tortoise(
     for file in dict.fromkeys(files.values()):
         held = [name for name in files if files[name] == file]
         entries, beside_it = _entries(file, sizes)
-        used = {name: match(name, sizes, entries, file) for official in held for name in networks_of(official)}
+        used = {
+            name: match(name, sizes, entries, file)
+            for official in held
+            for name in networks_of(official)
+            if name in own
+        }
         parts = {part for found in used.values() for source in found.values() for part in source}
         check_surplus(entries, parts, file)
         surplus.add(
@@ -124,6 +130,8 @@ def import_tortoise(
     networks = {*own, *(base.networks if base else ())}
     md5 = _md5(files["autoregressive.pth"]) if "autoregressive" in own else base.decoder_md5
     voices, default_voice, notes = find_voices(folder, base, sizes, md5)
+    if borrowed := [name for file in files for name in networks_of(file) if name not in own]:
+        notes.append(f"The checkpoint lacks {' and '.join(borrowed)}, so this model gets the one of {base.name}")
     return Contents(
         "tortoise",
         path,
@@ -159,11 +167,22 @@ def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = 
     return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
 
+def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:
+    """List the networks in the files. An encoder may be missing from its file if ``base`` has it."""
+    keys = {path: read_entries(path)[0] for path in files.values()}
+    return [
+        name
+        for file, path in files.items()
+        for name in networks_of(file)
+        if not (base and name in base.networks and lacks_network(name, keys[path]))
+    ]
+
+
 def sizes_of(
     files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str, base: Bundle | None
 ) -> dict[str, Any]:
     """Return each network's config. ``import_tortoise`` says which source it comes from."""
-    own = {name for file in files for name in networks_of(file)}
+    own = held_networks(files, base)
     stated = dict(config or {})
     if BIGVGAN in files and (beside := bigvgan_arguments(files[BIGVGAN])):
         stated.setdefault(BIGVGAN, beside)

@@ -28,6 +28,20 @@ def networks_of(file: str) -> list[str]:
     return [name for name, network in NETWORKS.items() if network.file == file]
 
 
+def main_networks(file: str) -> list[str]:
+    """Return the networks that an official file always has. Trainers may leave out an encoder that they did not train.
+
+    Upstream stores such an encoder in the file of the network that uses it, with a prefix of the keys.
+    """
+    return [name for name in networks_of(file) if not NETWORKS[name].prefix]
+
+
+def lacks_network(name: str, entries: Entries) -> bool:
+    """Return whether a file has no key of the encoder ``name``. Returns False for a network without a prefix."""
+    prefix = NETWORKS[name].prefix
+    return bool(prefix) and not any(folded_key(key).startswith(prefix) for key in entries)
+
+
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
     """Find the entries of a file from which each parameter of network ``name`` is computed (``sources``).
 
@@ -40,7 +54,7 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
         layout(NETWORKS[name], configs[name]).shapes,
         entries,
         path,
-        lambda key: _why_missing(key, entries, path, configs),
+        lambda key: _why_missing(key, entries, path, configs, name),
         lambda: _why_misshapen(entries, path, configs),
         NETWORKS[name].prefix,
     )
@@ -110,10 +124,10 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
 
 
 def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
-    """Return the keys of an official file, without layer numbers."""
+    """Return the keys of an official file's main networks, without layer numbers."""
     return {
         pattern(NETWORKS[name].prefix + key)
-        for name in networks_of(file)
+        for name in main_networks(file)
         for key in layout(NETWORKS[name], configs[name]).shapes
     }
 
@@ -128,10 +142,14 @@ def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> lis
     return lacking if 2 * len(lacking) < len(wanted) else []
 
 
-def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
+def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any], name: str) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
         found = summarise_keys(map(str, entries), SHOWN) or "nothing"
         return f"the file has no tensors, only {found}; it must hold a state dict"
+    if lacks_network(name, entries) and _patterns(NETWORKS[name].file, configs) <= {
+        pattern(folded_key(present)) for present in entries
+    }:
+        return f"the file lacks the whole {name}: name a bundle that has it, with base=NAME"
     other = looks_like(entries, path.name, configs)
     if other:
         return f"it has the keys of {other}, so the file is misnamed"
@@ -148,10 +166,10 @@ def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> 
 
 
 def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
-    """Return whether ``entries`` have the keys and the shapes of all networks of an official file."""
+    """Return whether ``entries`` have the keys and the shapes of the main networks of an official file."""
     found = [
         (sources(NETWORKS[name].prefix + key, entries), shape)
-        for name in networks_of(file)
+        for name in main_networks(file)
         for key, shape in layout(NETWORKS[name], configs[name]).shapes.items()
     ]
     return all(source and tuple(entries[source[-1]].shape) == shape for source, shape in found)
