@@ -339,12 +339,14 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
     count, size = compiled("cache", "prewarm")
     assert stated("`ane cache prewarm`", "cache", "prewarm") == f"{count}: one per package, {size}"
     count, _ = compiled(*verify)
-    assert stated("`ane verify --against coreml`, after it", *verify) == str(count)
+    assert stated("`ane verify --against coreml`, after `ane cache prewarm`", *verify) == str(count)
     count, _ = compiled(*verify, "--layers")
     programs = [Package(whole / package.path).function(name) for package, name in functions]
     values = [sum(len(op.outputs) for op in program.ops) for program in programs if not program.states]
-    assert stated("with `--layers`, all functions right", *verify, "--layers") == (
-        f"{count} ({sum(-(-number // BATCH) for number in values)} if it looked into all, {BATCH} values each)"
+    compilations = sum(-(-number // BATCH) for number in values)
+    assert stated("`ane verify --against coreml --layers`, if all functions are right", *verify, "--layers") == (
+        f"{count} ({compilations} if the command looked into all functions without a state, "
+        f"at {BATCH} values per compilation)"
     )
     count, size = compiled("plan", "--chip", "M1")
     assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one per function, {size}; ")
