@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not hasattr(args, "handler"):  # the command has subcommands, but none was given
             args.parser.print_help()
             return 0
-        if args.verbose and args.quiet:  # a default set one of them
+        if args.verbose and args.quiet:  # one of the two flags is a default
             args.verbose, args.quiet = not source_of(args, "verbose"), not source_of(args, "quiet")
         os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:

@@ -1,6 +1,6 @@
 """Check the lengths in the headers of sound files.
 
-This finds files that were cut off, and repairs headers into which a program never wrote the lengths.
+The code here finds files that were cut off, and repairs headers into which a program never wrote the lengths.
 """
 
 import io
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _TAIL = 1 << 18  # the last frame of a FLAC is searched for in this many bytes at the end of the file
-_UNKNOWN = 0x7FFFF000  # a program that streams (sox, ffmpeg) writes at least this if it does not know the size
+_UNKNOWN = 0x7FFFF000  # a program that streams (sox, ffmpeg) writes at least this number if it does not know the size
 
 
 def missing_bytes(path: Path) -> int:

@@ -12,7 +12,7 @@ CONDITIONING_RATE = 22050
 DIFFUSION_RATE = 24000
 WINDOW = 1024  # both mels have this many samples per Fourier transform
 HOP = 256  # both mels have this many samples from one frame to the next
-FLOOR = 1e-5  # smaller values become this before the logarithm
+FLOOR = 1e-5  # smaller values become this value before the logarithm
 
 # natural logarithms that become 1 and -1 in the diffusion model's scale (upstream utils/audio.py)
 MEL_MAX = 2.3143386840820312
@@ -139,7 +139,7 @@ def _log(bands: np.ndarray) -> np.ndarray:
 
 
 MOMENTUM = 0.99
-EDGE = (WINDOW - HOP) // 2  # the first frame begins this many samples before the sound, and the last ends as late after
+EDGE = (WINDOW - HOP) // 2  # samples of the first frame that lie before the sound, and of the last frame after it
 
 
 def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:

@@ -51,7 +51,7 @@ class ProductionRate:
     def __init__(self, now: float):
         self.produced = self.longest_wait = 0.0  # seconds of all sound, and of the longest wait for a piece
         self.pieces, self._last = 0, now
-        self._counted = self._waited = 0.0  # seconds of the sound that counts for the rate, and of the wait for it
+        self._counted = self._waited = 0.0  # seconds of counted sound, and of the wait for it
 
     def record(self, now: float, seconds: float) -> None:
         """Record that a piece with ``seconds`` seconds of sound arrives at the time ``now`` (in seconds)."""
@@ -93,7 +93,7 @@ class DefaultSoundDevice:
     """
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None, name: str | None = None):
-        import miniaudio  # imported here, because it takes 0.1 s
+        import miniaudio  # imported here, because the import takes 0.1 s
 
         backends = real_backends() if backends is None else backends
         self._error, self.sample_rate, self.open = miniaudio.MiniaudioError, sample_rate, True

@@ -23,7 +23,7 @@ MIN_CLIP_SECONDS = 0.5  # a shorter clip has at most one syllable, and the voice
 MAX_CLIP_SECONDS = 600.0  # ten minutes at 48 kHz take 115 MB of memory, and the voice encoders use only 6 s of a clip
 MAX_RECORDING_SECONDS = 86400.0  # longest recording to transcribe, one day
 MIN_RATE, MAX_RATE = 4_000, 768_000  # Hz, from half of a telephone's rate to the highest rate of studio equipment
-MAX_SILENT_DBFS = -60.0  # a clip whose peak is below this has no speech
+MAX_SILENT_DBFS = -60.0  # a clip whose peak is below this level has no speech
 MAX_PEAK = 2.0  # a clip with larger samples is not scaled to [-1, 1] (upstream warns at 2)
 
 LOGGER = logging.getLogger("ane.audio")

@@ -4,7 +4,7 @@ import numpy as np
 
 RATE = 24000  # sample rate of the sound in Hz
 FRAME = 240  # samples per frame, 10 ms. A frame is either loud or silent
-QUIET = 10 ** (-45 / 20)  # a frame is silent if its root mean square is at most this, −45 dBFS
+QUIET = 10 ** (-45 / 20)  # a frame is silent if its root mean square is at most this value, −45 dBFS
 FADE = 120  # where silence was cut off, the sound fades over this many samples, 5 ms
 
 

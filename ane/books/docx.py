@@ -1,7 +1,7 @@
 """Read a Word document (DOCX) as chapters. The names of its paragraph styles tell headings from text.
 
-A DOCX is a ZIP archive of XML. As with an EPUB, limits apply, and nothing in it can expand entities or load other
-files.
+A DOCX is a ZIP archive of XML. The same limits apply as for an EPUB, and nothing in the XML can expand entities or load
+other files.
 """
 
 import posixpath

@@ -2,9 +2,9 @@
 
     python -m ane.books.pdf_lines FILE MAX_PAGES MAX_CHARACTERS
 
-It writes one line of JSON: {"error": …}, or {"title": …, "author": …, "images": …, "pages": [[line, …], …]}. A line of
-a page is [text, left, right, bottom, bottom of its last part, height], in points. PDFium joins two lines if a hyphen
-divides a word between them, and writes the hyphen as U+0002.
+The process writes one line of JSON: {"error": …}, or {"title": …, "author": …, "images": …, "pages": [[line, …], …]}. A
+line of a page is [text, left, right, bottom, bottom of its last part, height], in points. PDFium joins two lines if a
+hyphen divides a word between them, and writes the hyphen as U+0002.
 """
 
 import json

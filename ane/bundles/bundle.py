@@ -3,13 +3,15 @@
 Every model on disk is a bundle. You can copy it, check its files against recorded hashes, and load one network of it. A
 bundle has these files:
 
-bundle.json                    manifest: lists all files and configs (manifest.py)
-weights/<network>.safetensors  state dict of a network, with weight norm folded in (an int8 tensor has a scale next to
-it) tokenizer.json                 tokenizer for Hugging Face ``tokenizers``, if this kind of model has one
-mel_norms.safetensors          mel_norms (80,) float32, if this kind of model has mel norms voices/<name>.safetensors
-voices that come with the model config.json, *.onnx, *.npz     files of a model that is one ONNX graph
-packages/<name>.mlpackage      Core ML packages of networks (package_records.py) packages/<name>.onnx/          ONNX
-packages of networks (package_records.py)
+    bundle.json                    manifest: lists all files and configs (manifest.py)
+    weights/<network>.safetensors  state dict of a network, with weight norm folded in. (An int8 tensor has a
+                                   scale next to it.)
+    tokenizer.json                 tokenizer for Hugging Face ``tokenizers``, if this kind of model has one
+    mel_norms.safetensors          mel_norms (80,) float32, if this kind of model has mel norms
+    voices/<name>.safetensors      voices that come with the model
+    config.json, *.onnx, *.npz     files of a model that is one ONNX graph
+    packages/<name>.mlpackage      Core ML packages of networks (package_records.py)
+    packages/<name>.onnx/          ONNX packages of networks (package_records.py)
 """
 
 import hashlib

@@ -92,18 +92,18 @@ class Network:
     config: type[Config]
     file: str  # name of the official checkpoint that contains the network
     prefix: str = ""  # prefix of the network's keys in this file
-    wrapper: str | None = None  # key under which the file stores the parameters; None if they are at the top
+    wrapper: str | None = None  # key under which the file stores the parameters; None means the top level of the file
     defaults: tuple[tuple[str, int], ...] = ()  # official arguments that differ from the config's defaults
     # function that returns the keys that only training needs, with their shapes
     unused: Callable[[Config], dict[str, tuple[int, ...]]] = lambda config: {}
-    # whether the network may compute in fp16 or bf16: others are small, run once, or are vocoders with audible rounding
+    # whether the network may compute in fp16 or bf16; other networks are small, run once, or round audibly (vocoders)
     half_precision: bool = False
     quantised: bool = (
         False  # whether ONNX weights may be int8 or int4: faster for a decoder, whose steps read all weights
     )
     compressed: bool = False  # whether Core ML weights may have 8, 6 or 4 bits
     fp16_package: bool = True  # whether a Core ML package in fp16 is exact enough (UnivNet's is not: 40 dB)
-    for_speech: bool = False  # whether speaking needs the network: others encode voices or classify
+    for_speech: bool = False  # whether speaking needs the network; the other networks encode voices or classify
     random: bool = False  # whether the network's output depends on the seed
     voice_width: Callable[[Any], int] | None = None  # returns the voice latent's width; None if the network takes none
 

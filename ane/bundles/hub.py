@@ -24,7 +24,7 @@ HTTP_LIBRARIES = {
     "httpx2",
     "httpcore",
     "httpcore2",
-}  # which of them huggingface_hub uses depends on its version
+}  # the version of huggingface_hub decides which of these libraries it uses
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: C
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} instead of a plain tensor of floats: is the file a quantised copy?")
-    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():  # copying it would fill the memory
+    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():  # a copy would fill the memory
         raise UserError(
             f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it: "
             "the file is damaged"

@@ -1,6 +1,6 @@
 """Run `ane completion`: print a script that completes commands in a shell, or the manual page of `ane`.
 
-Both are made from the parsers of the commands.
+The script and the manual page are made from the parsers of the commands.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Print the log messages, tables and progress of commands.
 
-In a terminal, bars or a spinner show progress. Elsewhere, a plain line every few seconds does.
+In a terminal, bars or a spinner show progress. Elsewhere, a plain line shows the progress every few seconds.
 """
 
 import argparse

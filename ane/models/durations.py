@@ -1,7 +1,7 @@
 """Compute FastSpeech's length regulator: how many frames each symbol lasts, and a matrix that repeats its states.
 
-The matrix has only zeros and ones. To repeat the encoder's states, a network multiplies them by the matrix, which every
-backend can do and which is exact.
+The matrix has only zeros and ones. To repeat the encoder's states, a network multiplies them by the matrix. Every
+backend supports this product, and the product is exact.
 """
 
 from typing import Literal

@@ -1,7 +1,7 @@
-"""Limit how many connections a server has, and how long each may take.
+"""Limit how many connections a server has, and how long each connection may take.
 
-The server limits their time, because uvicorn waits forever for headers and for a client that does not read. It limits
-their number, because a server without free file descriptors can neither answer nor log.
+The time of a connection is limited, because uvicorn waits forever for headers and for a client that does not read. The
+number of connections is limited, because a server without free file descriptors can neither answer nor log.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 A job computes while it has a turn (``ane.speech.turns``). It gives up its turn when it has sound to send, when it waits
 for text or for a decoder step that it shares with other jobs, and when its client has not taken enough sound. A job
-ends if its client has left or its time is over. It checks both when it gives up its turn, and after every step of a
-computation.
+ends if its client has left or its time is over. It checks for these two conditions when it gives up its turn, and after
+every step of a computation.
 """
 
 import logging

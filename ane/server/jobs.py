@@ -45,7 +45,7 @@ class Job:
         self._put_seconds = self._taken_seconds = 0.0
         self._changed, self._ending = threading.Condition(), threading.Lock()
         self._error: BaseException | None = None
-        self._read = 0.0  # time at which the job last let others run although it had text
+        self._read = 0.0  # time at which the job last let other jobs run although it had text
         self.began = self.last_run = time.monotonic()
         self.first_item: float | None = None
         self.text_at: float | None = None
@@ -95,7 +95,7 @@ class Job:
         with self._ending:
             if self.ended:
                 return
-            self._on_end(self)  # before the client knows, so that there is room for its next request
+            self._on_end(self)  # done before the client knows, so that the server has room for its next request
             self.ended = True
         self._notify()
 
@@ -159,7 +159,7 @@ class Job:
     def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.set)
-        except RuntimeError:  # the event loop has ended, and its clients with it
+        except RuntimeError:  # the event loop has ended, and so have the connections of its clients
             self.gone = True
 
     # For the client

@@ -152,7 +152,7 @@ async def serve(
     settings: ServerSettings, on_start: Callable[[str], None], on_stop: Callable[[], None] = lambda: None
 ) -> bool:
     """Serve until SIGTERM or SIGINT, and call ``on_stop`` at the signal. Return whether all work has ended."""
-    opened = open_port(settings.host, settings.port)  # this may fail, so it comes before any thread starts
+    opened = open_port(settings.host, settings.port)  # opening a port may fail, so it comes before any thread starts
     service = Service(settings)
     limits = settings.limits
     connections = Connections(affordable_connections(limits.connections))
@@ -243,7 +243,7 @@ def open_port(host: str, port: int) -> socket.socket:
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # accepted connections inherit it, so the server stops computing soon after a client stops reading
+        # accepted connections inherit this size, so the server stops computing soon after a client stops reading
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         opened.bind((host, port))
     except OSError as error:

@@ -33,7 +33,7 @@ OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe
 BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
 HOST = re.compile(r"[\w.-]+|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*", re.ASCII)  # a name, an IPv4 address or an IPv6 address
 ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?", re.ASCII)
-TRANSCRIPTIONS, NEW_VOICES = 2, 1  # maximum number of transcriptions, and of new voices, in work at once
+TRANSCRIPTIONS, NEW_VOICES = 2, 1  # maximum number of transcriptions in work at once, and of new voices in work at once
 
 
 def limit(default: float, help: str, metavar: str = "N") -> Any:

@@ -33,7 +33,7 @@ Recording = Annotated[UploadFile, File(description="a recording in any format th
 
 def voice_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    adding = asyncio.Semaphore(NEW_VOICES)  # each new voice holds it from decoding to the end
+    adding = asyncio.Semaphore(NEW_VOICES)  # a new voice holds this semaphore from the beginning of decoding to the end
     limits = service.settings.limits
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:

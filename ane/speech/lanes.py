@@ -1,11 +1,12 @@
 """Decode many sequences in one batch, and refill each lane as soon as its sequence ends.
 
 A decoder has a fixed number of lanes, which are the rows of its batch. Sequences of one or several requests share the
-lanes. When a sequence ends, its lane takes the next waiting sequence, while the other lanes continue. This is
-continuous batching (Orca, Yu et al. 2022).
+lanes. When a sequence ends, its lane takes the next waiting sequence, while the other lanes continue. This method is
+called continuous batching (Orca, Yu et al. 2022).
 
 A request submits a prompt, and one or several sequences continue the prompt. The decoder computes the prefix (the keys
-and values of the prompt) once, when the first of these sequences starts. The lanes of all these sequences attend to it.
+and values of the prompt) once, when the first of these sequences starts. The lanes of all these sequences attend to the
+prefix.
 
 Any thread may submit a prompt and wait for its rows, which are the vectors that a sequence produces. One of the waiting
 threads, the leader, runs the decoder steps for all threads. When the leader's own wait is over, another waiting thread

@@ -241,7 +241,7 @@ class Stream(SoundStream):
         self.facts = dict(facts)
         self.words: list[SpokenWord] = []
         self._stretches, self._batched, self._spoken, self._began = stretches, context.batched, list[str](), began
-        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # warning → numbers of the chunks that have it
+        self._notes: dict[str, list[int]] = {note: [] for note in notes}  # for each warning, the numbers of its chunks
         self._details: dict[str, list[Any]] = {}
         self._alternatives: list[list[np.ndarray]] = []
         self._sound = self._delivered(rendered)

@@ -3,7 +3,8 @@
 A server has one thread per request. Such a thread holds a turn while it computes, and gives it up while it waits.
 
 For each thread that calls torch, torch stores how many CPU threads its operators use. A convolution rounds differently
-if this number changes. So a thread that holds a turn keeps its number of CPU threads, no matter what else runs.
+if the number of CPU threads changes. So a thread that holds a turn keeps its number of CPU threads, no matter what else
+runs.
 """
 
 import threading

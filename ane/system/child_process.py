@@ -1,7 +1,8 @@
-"""Start a module of this program in a child process. No other module does so.
+"""Start a module of this program in a child process. Only this module does so.
 
 The child imports the same modules as this process, even if the working directory contains others with the same names.
-Its environment has no secrets. It ends when this process ends. You can limit its memory, CPU time and files.
+The child's environment has no secrets. The child ends when this process ends. You can limit its memory, CPU time and
+files.
 
 It runs as ``python -P child_process.py OPTIONS MODULE ARGUMENTS…``, where OPTIONS are JSON.
 """

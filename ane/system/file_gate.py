@@ -1,7 +1,7 @@
 """Open only regular files, and reject an output that would replace a file that a command reads.
 
-Two paths name the same file if they lead to the same device and inode. This also finds links, other spellings of a
-path, and, if the file system ignores capitals, names that differ only in capitals.
+Two paths name the same file if they lead to the same device and inode. This comparison also recognises links, other
+spellings of a path, and, if the file system ignores capitals, names that differ only in capitals.
 """
 
 import errno

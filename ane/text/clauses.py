@@ -11,10 +11,10 @@ from ane.text.splitter import COMMA, ENUMERATOR, SENTENCE, UNCERTAIN, WORD, brea
 SHORTEST = 20  # smallest length of a piece, because shorter text is spoken badly
 LONG_SENTENCE = 120  # length above which a sentence is divided into clauses
 MAX_QUOTED = 300  # how long the reader waits for the end of a quotation or a bracket
-MAX_MARKUP = 1200  # how long it waits for the end of a tag, a comment, a link or a command
-MAX_HELD = 2000  # how much text it holds before it cuts at any word
-MOST_HELD = 4000  # how much text it holds at most, even in a quotation or in markup
-LOOKAHEAD = 12  # largest number of words after a clause in which it waits for a plain word
+MAX_MARKUP = 1200  # how long the reader waits for the end of a tag, a comment, a link or a command
+MAX_HELD = 2000  # how much text the reader holds before it cuts at any word
+MOST_HELD = 4000  # how much text the reader holds at most, even in a quotation or in markup
+LOOKAHEAD = 12  # largest number of words after a clause in which the reader waits for a plain word
 CONTEXT = 300  # how much text before a cut is normalised to check that the cut changes no word
 NEVER = float("inf")  # cost of a break after which a piece never ends
 

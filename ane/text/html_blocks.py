@@ -78,7 +78,7 @@ class BlockReader:
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
     _skipped: str = ""  # first words of the front matter that is being left out
-    _skipped_length: int = 0  # number of words in this front matter
+    _skipped_length: int = 0  # number of words in the skipped front matter
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)  # how many elements of each name are open

@@ -105,7 +105,7 @@ SENTENCE_STARTERS = words("""
 
 # --- currencies and units --------------------------------------------------------------------------------------------
 
-CURRENCIES = {      # sign or code: the unit in singular and plural, the hundredth of it in singular and plural
+CURRENCIES = {      # sign or code: the unit in singular and plural, and a hundredth of the unit in singular and plural
     "$": ("dollar", "dollars", "cent", "cents"), "£": ("pound", "pounds", "penny", "pence"),
     "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"),
     "₹": ("rupee", "rupees", "paisa", "paise"), "₩": ("won", "won", "jeon", "jeon"),
@@ -210,7 +210,7 @@ PER_WORDS = {       # words that may follow a slash, in addition to ``UNITS``: "
 ELEMENTS = words("""
     H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo
     Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce W Pt Au Hg Tl Pb Bi Rn Ra Th U Pu""")
-NONMETALS = words("H C N O F P S Cl As Se Br Te I")      # one of them ends a formula without digits: NaCl, not NeMo
+NONMETALS = words("H C N O F P S Cl As Se Br Te I")      # these elements end a formula without digits: NaCl, not NeMo
 NO_FORMULAS = words("NaN BeOS")                 # words made of element symbols
 # If one of these words comes before < or ≤ in the same clause, the sign is read without "is": "should be ≤ 5",
 # "I need ≥ 3", "with p < 0.05".

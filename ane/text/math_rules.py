@@ -134,7 +134,7 @@ def plain_formula(formula: str) -> str:
     formula = re.sub(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[^A-Za-z]|&", " ", formula)
     formula = re.sub(r"([_^])\s*\{(-?(?:\d+|[a-z]))\}", r"\1\2", formula)
     formula = re.sub(r"\^\s*\{([^{}]*)\}", r" to the power of \1 ", formula).replace("_", " ")
-    for _ in range(3):  # fractions and roots may contain others
+    for _ in range(3):  # fractions and roots may contain other fractions and roots
         formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1 over \2 ", formula)
         formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r" √ \1 ", formula)
     formula = re.sub(r"\\([A-Za-z]+)", lambda name: f" {TEX.get(name[1], name[1])} ", formula)

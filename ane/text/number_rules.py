@@ -44,7 +44,7 @@ POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "
 # An article before money or a unit, which is then singular: "a $5 note" is "a five dollar note", and "a £5 to £10 note"
 # is "a five to ten pound note".
 ARTICLE = re.compile(r"\b[Aa]n?\s+(?:[\d.,]+(?:ft|in)? (?:to|by) )*\Z")
-MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # a unit before one of them is singular: "50 m pool"
+MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # a unit before these nouns is singular: "50 m pool"
 MEASURED_ACTION = re.compile(rf" (?:{any_of(MEASURED_ACTIONS)})\b")
 DETERMINER = re.compile(r"\b(?:the|this|that|each|every|his|her|its|my|our|your|their|[\w.]+['’]s)\s+\Z", re.IGNORECASE)
 QUOTED = re.compile(r"(?:^|\s)[\"“]\S*\Z")  # text before a closing quotation mark

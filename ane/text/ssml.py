@@ -75,7 +75,7 @@ class SsmlElement:
     speed: float
     gain: float
     voice: str = ""
-    first: int = 0  # index of the first passage in it
+    first: int = 0  # index of the first passage in the element
 
 
 class SsmlReader:

@@ -301,7 +301,7 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
             f"voice {name}: voices with only the decoder's latent cannot be mixed with other voices: leave them out"
         )
     shares = np.asarray(weights if weights is not None else [1.0] * len(voices), np.float64)
-    shares = shares / shares.max()  # so that the sum neither overflows nor underflows
+    shares = shares / shares.max()  # divided first, so that the sum neither overflows nor underflows
     shares = shares / shares.sum()
     ar, diffusion = (
         np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
@@ -331,7 +331,7 @@ def _name_and_weight(part: str) -> tuple[str, float | None]:
         return part, None  # the colon is part of a path
 
 
-CACHE_VERSION = 1  # increase this when the same clips and the same model give other latents than before
+CACHE_VERSION = 1  # increase this number when the same clips and the same model give other latents than before
 
 
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:

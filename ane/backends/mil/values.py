@@ -1,9 +1,9 @@
 """Define the types and constants of a MIL program as a package stores them, and decode compressed weights.
 
 A constexpr op decompresses a weight. Each such op has a function here, with the argument names of coremltools'
-documentation. It decodes both forms of the op: in programs for iOS 16, the data is flat packed bytes, and ``shape`` is
-the shape of the weight. In programs for iOS 18, the data is an array of this shape. The function returns a dense array
-or, for an op with a sparse result, a mask and the nonzero values.
+documentation. The function decodes both forms of the op. In programs for iOS 16, the data is flat packed bytes, and
+``shape`` is the shape of the weight. In programs for iOS 18, the data is an array of the weight's shape. The function
+returns a dense array or, for an op with a sparse result, a mask and the nonzero values.
 """
 
 from collections.abc import Callable, Hashable, Mapping

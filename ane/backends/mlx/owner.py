@@ -1,6 +1,6 @@
 """Run all work of MLX on a single thread of the process.
 
-Since version 0.31.2, MLX has a stream for each thread. Other threads cannot use an array before the stream that made it
+Since version 0.31.2, MLX has a stream for each thread. Other threads cannot use an array before the array's own stream
 has evaluated it. One thread, the *owner*, therefore computes everything, and callers wait for its results.
 """
 

@@ -3,9 +3,10 @@
 A decoder step reads the caches in place, and returns only the keys and values of its new columns. The host then writes
 these into the caches. Nobody copies, concatenates or moves a cache. A mask says which positions each column attends to.
 
-The graph ``step`` is for lanes (sequences) that all continue the same prefix. It computes their attention to the prefix
-in one product. The graph ``step_prefixes`` is for lanes with different prefixes. If the network has cross-attention,
-the graph ``memory`` computes the keys and values of a memory once, and the other graphs read them in place.
+The graph ``step`` is for lanes (sequences) that all continue the same prefix. It computes the attention of all lanes to
+the prefix in one product. The graph ``step_prefixes`` is for lanes with different prefixes. If the network has
+cross-attention, the graph ``memory`` computes the keys and values of a memory once, and the other graphs read these
+keys and values in place.
 """
 
 from typing import Any

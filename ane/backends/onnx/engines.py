@@ -1,8 +1,8 @@
-"""Describe TensorRT's engines: how to build them, which lengths an engine takes, and where to cache it.
+"""Describe TensorRT's engines: how to build an engine, which lengths it takes, and where to cache it.
 
-An engine is a graph that TensorRT has compiled for a range of input shapes. ONNX Runtime's TensorRT provider builds it
-when a session first runs, which takes minutes for the official weights, and caches it on disk. All graphs have dynamic
-axes, so an engine takes every length of its range without padding.
+An engine is a graph that TensorRT has compiled for a range of input shapes. ONNX Runtime's TensorRT provider builds the
+engine when a session first runs, and caches it on disk. Building takes minutes for the official weights. All graphs
+have dynamic axes, so an engine takes every length of its range without padding.
 
 The name of an engine's folder is a hash of the model, the shapes, the precision, the GPU and the library versions.
 After a change of any of these, the provider looks in another folder and never loads an outdated engine. ``pytest

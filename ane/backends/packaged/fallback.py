@@ -1,4 +1,4 @@
-"""Keep speaking when an engine cannot run a function: run this function, or its whole network, elsewhere.
+"""Keep speaking when an engine cannot run a function: run it or its network on other compute units or in torch.
 
 A decoder or denoiser is bound to an utterance and keeps a state between calls. If a call fails, the backend chooses
 another place for the function, binds the decoder or denoiser again, and repeats the call.

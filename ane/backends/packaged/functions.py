@@ -2,7 +2,7 @@
 
 A function has fixed shapes, and loads when it is first called. There are three runtimes: Core ML on a Mac
 (``ane.backends.coreml``), an interpreter on any machine (``ane.backends.mil``), and Core AI (``ane.backends.coreai``).
-Padding, masks, windows and cropping are NumPy code that all three share.
+Padding, masks, windows and cropping are NumPy code that all three runtimes share.
 """
 
 import math

@@ -1,11 +1,12 @@
 """Store and run golden cases: random inputs for the functions in a package, and the outputs that they must return.
 
 The converter makes the golden cases, with a seed, and stores them in the package as ``probes.safetensors``. When a
-machine first loads a function, it runs the function's golden case and compares the outputs. This finds wrong numbers,
-subnormal numbers that became zero, and reads from a stale cache before anybody hears them.
+machine first loads a function, it runs the function's golden case and compares the outputs. The comparison reveals
+wrong numbers, subnormal numbers that became zero, and reads from a stale cache, before anybody hears such faults.
 
 Most golden cases are a single call. If functions share a state, a golden case is a sequence of calls on a new state: it
-writes to the state, and then calls a function that reads it. Only the outputs of the last call are compared.
+calls a function that writes to the state, and then a function that reads the state. Only the outputs of the last call
+are compared.
 
 To keep the file small, an input with more than ``MOST_VALUES`` values is cut to its first columns, which ``widened``
 repeats. Outputs are cut to ``SAMPLES`` values.

@@ -7,8 +7,8 @@ lanes:
 * A product with a prefix has ``padded_rows`` rows, and a sum over at most ``BLOCK`` positions.
 * A lane reads positions up to a multiple of ``POSITIONS``. A mask hides surplus positions, so they add exact zeros.
 
-This works for networks with more than one head and for up to 191 rows per prefix. To check it on a machine, run
-``python -m benchmarks exactness``.
+The bits are equal for networks with more than one head and for up to 191 rows per prefix. To check this claim on a
+machine, run ``python -m benchmarks exactness``.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,8 @@
 """Run decoder steps of a fixed shape, with one column per lane, which CUDA records as a graph and replays.
 
-A GPU computes one column per lane faster than the host can launch the kernels for it. Lengths, prefix indices and masks
-are therefore tensors on the GPU, and a step reads and writes tensors at fixed addresses. CUDA records the step once.
+A GPU computes one column per lane faster than the host can launch the necessary kernels. Lengths, prefix indices and
+masks are therefore tensors on the GPU, and a step reads and writes tensors at fixed addresses. CUDA records the step
+once.
 """
 
 from collections.abc import Callable, Hashable, Sequence

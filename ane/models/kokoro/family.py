@@ -5,7 +5,7 @@
     a bundle            model.onnx, voices.npz, config.json
 
 The vocabulary comes from config.json, vocab.json or tokenizer.json. If no file has it, it comes from the metadata of
-the graph. If that has none either, it is ``VOCABULARY``.
+the graph. If the metadata has no vocabulary either, ``VOCABULARY`` is used.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Sample the candidates (code sequences) of chunks on a decoder's lanes, and score them with CLVP for ranking.
 
 A lane is one row of the decoder's batch. Every candidate has its own random generator, so its codes do not depend on
-the number of lanes or on other candidates. With PyTorch on the CPU, its hidden states do not depend on them either, bit
-for bit, in any precision. On other backends, hidden states can differ by rounding, which can decide a tie between two
-codes.
+the number of lanes or on other candidates. With PyTorch on the CPU, the bits of its hidden states do not depend on
+these either, in any precision. On other backends, hidden states can differ by rounding, which can decide a tie between
+two codes.
 
 Upstream computes latents in a second pass over the codes. Here the decoder steps return the latents: the network is
 causal, so the hidden state that predicts code i is latent i of the second pass. Before its second pass, upstream also

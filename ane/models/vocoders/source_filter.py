@@ -1,10 +1,10 @@
 """Make sound from pulses and noise, which a smooth spectral envelope filters in overlapping windows.
 
 A frame is 256 samples at 24 kHz. It has 66 numbers: 64 log magnitudes of the envelope at frequencies that are equally
-spaced in mels, the pitch in octaves above 150 Hz, and a logit that is positive if the frame is voiced. This is the
-model of WORLD (Morise et al. 2016, doi 10.1587/transinf.2015EDP7457), except that the share of noise at each frequency
-is the same in all voiced frames. Pulses have a flat spectrum up to 11.5 kHz. Pulses and noise both have a power of 1.
-The filter of a window has the minimum phase of its envelope (Oppenheim and Schafer 1975, section 10.3).
+spaced in mels, the pitch in octaves above 150 Hz, and a logit that is positive if the frame is voiced. The frames
+follow the model of WORLD (Morise et al. 2016, doi 10.1587/transinf.2015EDP7457), except that the share of noise at each
+frequency is the same in all voiced frames. Pulses have a flat spectrum up to 11.5 kHz. Pulses and noise both have a
+power of 1. The filter of a window has the minimum phase of its envelope (Oppenheim and Schafer 1975, section 10.3).
 
 You can give the frames to ``SourceFilter`` in several calls. How you divide them does not change the samples, because
 the phase of the pulses, the noise and the overlaps of windows continue from call to call.

@@ -1,7 +1,7 @@
 """Read Whisper's tokenizer from the files of a checkpoint, and convert it to a tokenizer.json of Hugging Face.
 
 The files are looked for in this order: tokenizer.json, vocab.json with merges.txt, and openai-whisper's rank file
-(multilingual.tiktoken or gpt2.tiktoken). The first ones that exist are read.
+(multilingual.tiktoken or gpt2.tiktoken). The first of these that exist are read.
 """
 
 import base64

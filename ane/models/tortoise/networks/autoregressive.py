@@ -1,7 +1,7 @@
 """Define UnifiedVoice, the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
 
 Its input is a sequence of columns (embeddings), (B, T, D): first the voice, then the text, then the codes. The host
-looks up the embeddings and adds those of the positions. The output at a column predicts the code after it.
+looks up the embeddings and adds position embeddings. The output at a column predicts the code after it.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Define the two encoders of reference clips, and the network that maps noise to the latent of a random voice.
 
-They follow upstream's ConditioningEncoder (models/autoregressive.py), contextual_embedder
+The three networks follow upstream's ConditioningEncoder (models/autoregressive.py), contextual_embedder
 (models/diffusion_decoder.py) and models/random_latent_generator.py.
 """
 
