@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.system.errors import InvalidValueError, NotFoundError, UserError
+from ane.system.errors import PATH, InvalidValueError, NotFoundError, UserError, check_type
 
 if TYPE_CHECKING:  # importing NumPy and pydantic takes a tenth of a second, and importing torch a second
     from ane.models.whisper.transcript import Transcript
@@ -102,6 +102,8 @@ def load(
     from ane.backends import load_backend
     from ane.bundles import is_path, open_model
 
+    check_type("bundle", bundle, (*PATH, type(None)), "a name or a path")
+    check_type("backend", backend, str, "the name of a backend")
     model = open_model(bundle)
     speaker: Speaker = model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))
     stored = bundle is None or not (isinstance(bundle, Path) or is_path(bundle))
@@ -147,6 +149,9 @@ def transcribe(
     from ane.backends import load_backend
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, open_whisper
 
+    check_type("path", path, PATH, "a path")
+    check_type("model", model, (*PATH, type(None)), "a name or a path")
+    check_type("backend", backend, str, "the name of a backend")
     options = TranscriptionOptions(
         language, "translate" if translate else "transcribe", prompt=prompt, word_times=word_times
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from ane.speech.stream import SoundStream, silent_blocks
 from ane.speech.words import SpokenWord
-from ane.system.errors import UserError
+from ane.system.errors import UserError, check_type
 from ane.system.timeline import Timeline, closing_source
 from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
 from ane.text.clauses import MAX_HELD, ClauseReader
@@ -55,9 +55,10 @@ class IncrementalStream(SoundStream):
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
+        pieces = checked_texts(texts)
         self._streams: list[Any] = []  # one ``Stream`` for each text that was spoken together
         self._begins: list[float] = []  # second of the whole sound at which each stream begins
-        self._sound = self._spoken(ready_texts(texts if markdown is False else without_listings(texts), reader))
+        self._sound = self._spoken(ready_texts(pieces if markdown is False else without_listings(pieces), reader))
 
     @property
     def chunks(self) -> list[str]:
@@ -121,6 +122,14 @@ class IncrementalStream(SoundStream):
         self._streams.append(stream)
         self._begins.append(self.seconds)
         return stream
+
+
+def checked_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts. Raises InvalidValueError for one that is not a string."""
+    with closing_source(texts):
+        for text in texts:
+            check_type("texts", text, str, "pieces of text")
+            yield text
 
 
 def without_listings(texts: Iterable[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from ane.speech.request import REQUEST_OPTIONS, SpeechContext, SpeechRequest, Te
 from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
 from ane.speech.turns import Turns
-from ane.system.errors import NotFoundError, UserError
+from ane.system.errors import NotFoundError, UserError, check_type
 from ane.system.timeline import closing_source
 from ane.text import ANY_SCRIPT, NothingToSayError, is_ssml
 from ane.text.cast import cast_of
@@ -272,6 +272,7 @@ class Speaker(ABC):
 
     def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> IncrementalStream:
         """Speak a text that is still arriving. All fields of the request apply except ``text`` (see ``feed``)."""
+        check_type("texts", texts, Iterable, "pieces of text")
         request = self.with_defaults(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:

@@ -19,7 +19,7 @@ from ane.audio.time_stretch import TimeStretcher
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext
 from ane.speech.words import SpokenWord, delivered_words, words_until
-from ane.system.errors import UserError
+from ane.system.errors import PATH, UserError, check_type
 from ane.system.sound_formats import FORMATS
 from ane.system.timeline import Timeline, closing_source
 
@@ -108,6 +108,7 @@ class Speech(SoundFacts):
         Raises:
             UserError: The suffix is unknown, or the file cannot be written.
         """
+        check_type("path", path, PATH, "a path")
         write(path, self.audio, self.sample_rate)
 
     def to_bytes(self, format: str = "wav") -> bytes:

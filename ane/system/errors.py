@@ -2,6 +2,8 @@
 
 from __future__ import annotations  # so that an old Python can import this module, and then report that it is too old
 
+import os
+from reprlib import repr as short
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,3 +39,12 @@ class InvalidValueError(UserError):
 
 class NotFoundError(UserError):
     """Means that a model, a voice, a backend or a file does not exist."""
+
+
+PATH = str, os.PathLike
+
+
+def check_type(parameter: str, value: Any, kinds: type | tuple[type, ...], wanted: str) -> None:
+    """Raise InvalidValueError, which says that ``parameter`` must be ``wanted``, if ``value`` has none of the types."""
+    if not isinstance(value, kinds):
+        raise UserError(f"{parameter} must be {wanted}, got {short(value)}", parameter)

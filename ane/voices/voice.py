@@ -19,7 +19,7 @@ import safetensors.numpy
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.system import paths
-from ane.system.errors import NotFoundError, UserError
+from ane.system.errors import PATH, NotFoundError, UserError, check_type
 from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
@@ -146,6 +146,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
         UserError: The file does not exist or is damaged, or it lacks the tensor ar_latent (1, D) or diffusion_latent
             (1, C).
     """
+    check_type("path", path, PATH, "a path")
     path = Path(os.path.expanduser(path))
     if not os.path.isfile(path):
         raise NotFoundError(f"{path}: no such voice file")
@@ -185,6 +186,8 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
     Raises:
         UserError: The path has another suffix, or cannot be written.
     """
+    check_type("path", path, PATH, "a path")
+    check_type("voice", voice, Voice, "a voice")
     path = Path(path)
     if path.suffix not in LATENT_SUFFIXES:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")

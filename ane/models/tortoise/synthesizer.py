@@ -1,7 +1,7 @@
 """Speak with a Tortoise model: 24 kHz speech from text and a voice."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.turns import Turns
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import UserError, check_type
 from ane.text import NORMALISERS
 from ane.voices import Voice
 
@@ -102,7 +102,15 @@ class TortoiseSpeaker(Speaker):
         )
 
     def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
+        wanted = "arrays of samples (for files, pass their folder or paths to `speak` as voice)"
         several = [clips] if isinstance(clips, np.ndarray) and clips.ndim == 1 else clips
+        check_type("clips", several, Iterable, wanted)
+        check_type("sample_rate", sample_rate, (int, float, np.number), "a number of samples per second")
+        check_type("name", name, str, "a text")
+        for clip in several:
+            check_type("clips", clip, (np.ndarray, Sequence), wanted)
+            if np.asarray(clip).dtype.kind not in "fiu":
+                raise UserError(f"clips must be {wanted}, got {clip!r}", "clips")
         read = [(np.asarray(clip, np.float32), sample_rate) for clip in several]
         for number, (clip, rate) in enumerate(read, 1):
             if clip.ndim != 1:
