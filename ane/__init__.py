@@ -71,6 +71,10 @@ if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown 
         module, _, attribute = PLACES[name].partition(":")
         return getattr(import_module(f"ane.{module}"), attribute or name)
 
+    def __dir__() -> list[str]:
+        """List the public names, also those that no program has used yet. Nothing is imported."""
+        return sorted({*globals(), *__all__})
+
 
 def load(
     bundle: str | Path | None = None,
@@ -88,7 +92,7 @@ def load(
         bundle: Name or folder of a bundle. ``None`` means the default voice, "heart". Import a checkpoint with
             `ane import` first.
         backend: "auto", or a backend with its device, such as "torch:cuda".
-        precision: "auto", "fp32", "bf16" or "fp16". Some backends take other precisions: see
+        precision: "auto", "fp32", "bf16", "fp16" or, on the CPU, "int8". Some backends take other precisions: see
             ``ane.backends.load_backend``.
         threads: Number of CPU threads for the whole process. ``None`` means that the backend chooses.
         keep: Whether networks stay loaded between requests. On accelerators, where loading is slow, ``None`` keeps all

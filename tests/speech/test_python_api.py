@@ -33,7 +33,7 @@ def demo() -> ane.Speaker:
 
 
 def test_importing_the_package_imports_no_engine_and_no_numpy() -> None:
-    code = "import sys, ane; print(*sys.modules)"
+    code = "import sys, ane; assert {*ane.__all__} <= {*dir(ane)}; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name for name in modules if name.split(".")[0] == "ane"} == {"ane", "ane.system", "ane.system.errors"}
     assert not {"torch", "numpy", "pydantic", "onnxruntime"} & {*modules}
