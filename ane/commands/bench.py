@@ -48,8 +48,8 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--backend",
         type=comma_separated,
         metavar="NAME,…",
-        help=f"backends to measure: {', '.join(NAMES[1:])} (default: torch, on a Mac also torch:cpu, "
-        "and coreml, onnx and mlx if this bundle and machine can run them)",
+        help=f"backends to measure: {', '.join(NAMES[1:])} (default: torch and, on a Mac, torch:cpu. "
+        "Also those of coreml, onnx and mlx that can run this bundle on this machine)",
     )
     add(
         "--compute-units",

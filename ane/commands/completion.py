@@ -31,7 +31,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="print a completion script for your shell, or the manual page",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Print a script that completes commands, flags, voices, presets and bundles, or the manual page.",
+        description="Print the manual page, or a script that completes commands, flags, voices, presets and bundles.",
     )
     parser.add_argument("kind", choices=(*SHELLS, "man"), help="your shell, or 'man' for the manual page")
     parser.set_defaults(handler=completion)

@@ -37,8 +37,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--voice",
         action="append",
         metavar="VOICE",
-        help="voice to include, as for `ane say -v`. May be given more than once. The first is the package's default "
-        "voice (default: all voices of the bundle)",
+        help="voice to include, as for `ane say -v`. May be given more than once. The first voice is the default of "
+        "the package (default: all voices of the bundle)",
     )
     parser.add_argument(
         "--precision",

@@ -100,7 +100,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--base",
         metavar="NAME|PATH",
-        help="Tortoise bundle from which to take the networks that SOURCE lacks, such as all but a fine-tuned decoder",
+        help="Tortoise bundle with the networks that SOURCE lacks, for example if SOURCE has only a fine-tuned decoder",
     )
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument(

@@ -85,7 +85,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
         "--job",
         metavar="JOB",
         type=arguments.path,
-        help="write OUT from the sound of an earlier job (its OUT or OUT.job), which speaks only what it lacks",
+        help="earlier job whose sound to write to OUT (its OUT or OUT.job). Text that the job lacks is spoken first",
     )
     parser.add_argument(
         "--list", action="store_true", help="print the chapters of BOOK, their lengths and the omitted parts, and exit"
@@ -100,7 +100,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     parser.add_argument(
         "--markdown",
         action=argparse.BooleanOptionalAction,
-        help="whether plain text is Markdown or HTML (default: yes for .md, and for standard input that looks like it)",
+        help="whether plain text is Markdown or HTML (default: yes for .md, and for standard input that looks so)",
     )
     parser.add_argument(
         "--chapters",
@@ -118,7 +118,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     parser.add_argument(
         "--cast-report",
         action="store_true",
-        help="print who speaks each quotation of BOOK, and which of these guesses are doubtful, and exit",
+        help="print who speaks each quotation of BOOK, mark the speakers that are doubtful guesses, and exit",
     )
     parser.add_argument(
         "--redo",

@@ -57,7 +57,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--format",
         choices=FORMATS,
         help="format to write: txt (one line per segment), json (one object), or srt or vtt (subtitles) (default: the "
-        "suffix of -o, or txt if it is none of these)",
+        "format that the suffix of -o names, or txt if the suffix names none)",
     )
     parser.add_argument(
         "--language",
@@ -97,7 +97,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         default="auto",
         metavar="NAME",
         help=f"engine that runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML "
-        "packages of a bundle that `ane convert` made, and onnx runs its ONNX packages",
+        "packages of a bundle that `ane convert` made, and onnx runs the ONNX packages of such a bundle",
     )
     add(
         "--precision",

@@ -45,7 +45,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="FILE.npz",
         type=arguments.path,
         nargs="+",
-        help="with --package: file with the inputs by name. Several files are successive calls on one state",
+        help="with --package: file with the inputs by name. Several files mean successive calls on one state",
     )
     parser.add_argument(
         "--expect",
@@ -74,9 +74,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--against",
         choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS),
         default="mil",
-        help="engine that runs the packages. mil: the interpreter in float32 (default). mil:fp16: with the rounding of "
-        "fp16. mil:flush: with numbers below 6e-5 as 0 too, as on an M1. coreml: Core ML on a Mac. coreai: Apple's "
-        "Core AI. onnx, onnx:cuda and so on: ONNX Runtime, for ONNX packages",
+        help="engine that runs the packages. mil: the interpreter in float32 (default). mil:fp16: the interpreter with "
+        "rounding to fp16. mil:flush: the same, and numbers below 6e-5 become 0, as on an M1. coreml: Core ML on a "
+        "Mac. coreai: Apple's Core AI. onnx, onnx:cuda and so on: ONNX Runtime, for ONNX packages",
     )
     parser.add_argument(
         "--compute-units",

@@ -37,8 +37,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--clip-mode",
         choices=("first", "slices", "whole"),
         default="first",
-        help="sound of the clips to encode. first: a few seconds of each clip, as upstream does. slices: all of it, in "
-        "slices of equal weight. whole: all of it, and every clip has the same weight (default: first)",
+        help="sound of the clips to encode. first: a few seconds of each clip, as upstream does. slices: the whole "
+        "sound, in slices of equal weight. whole: the whole sound, with an equal weight per clip (default: first)",
     )
     _set_handler(adding, add_command)
 

@@ -148,7 +148,7 @@ class SpeechRequest:
         "random seed, to repeat a result (default: a new one or the model's own, which is printed)",
         metavar="N",
         needs="uses_seed",
-        api="random seed, to get the same sound again. It is an error if the model has no random choices",
+        api="random seed, to get the same sound again. A seed is an error if the model has no random choices",
         ge=0,
     )
     settings: Any = None
