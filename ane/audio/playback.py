@@ -238,8 +238,8 @@ class PlayerProcess:
 
     Args:
         sample_rate: Sample rate of the sound in Hz.
-        expected: As for ``playing``.
-        at_once: As for ``playing``.
+        expected: Estimated length of the whole sound in seconds, as for ``playing``.
+        at_once: Whether playing starts with the first piece of sound, as for ``playing``.
         name: Name or number of the device. ``None`` means the system's default device.
         program: Program of the child process (see ``ChildProcess``). It gets the other arguments as JSON.
     """

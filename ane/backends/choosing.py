@@ -117,7 +117,8 @@ class EngineOptions(TensorRTOptions):
         threads: Number of CPU threads for the whole process. ``None`` means the backend's choice.
         keep: Whether networks stay loaded after ``Backend.release``. ``None`` means that they stay on CUDA, TensorRT,
             MPS and Core AI. They also stay if the model is small, and on Core ML if this machine has enough memory.
-        cache: Where Core ML packages keep the kv-cache: "io" (on the host), "state" (inside Core ML) or "auto".
+        cache: Memory in which Core ML packages keep the kv-cache: "io" (on the host), "state" (inside Core ML) or
+            "auto".
         compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the units that
             the bundle names.
         shared: Whether requests from several users share the engine. If so, every network uses a fixed number of

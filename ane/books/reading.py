@@ -141,7 +141,7 @@ def usual_suffixes(formats: Iterable[DocumentFormat] = FORMATS) -> str:
 
 
 def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
-    """Find the format whose files start with these bytes, or, if no format does, the format that has this suffix."""
+    """Find the format whose files start with these bytes. If no format does, find the format that has this suffix."""
     return next(
         (document for document in FORMATS if document.start and start.startswith(document.start)),
         next((document for document in FORMATS if suffix in document.suffixes), UNKNOWN),

@@ -228,7 +228,7 @@ def load_synthesizer(
     torch instead of Core ML until the user has compiled the packages again.
 
     Args:
-        keep: Passed on to ``load_backend``.
+        keep: Argument ``keep`` for ``load_backend``.
 
     Raises:
         UserError: The backend or its packages are not available here.

@@ -207,7 +207,7 @@ def write_transcript(
 
     Args:
         title: Name of the recording. Plain text begins with it, and JSON has it in the field "file". "" omits it.
-        check: Passed on to ``replacing``.
+        check: Argument ``check`` for ``replacing``.
     """
     from ane.models.whisper.transcript import FORMATS as WRITERS
 

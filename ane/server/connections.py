@@ -59,7 +59,7 @@ class Connections:
 
     @property
     def crowded(self) -> bool:
-        """Whether requests use so many connections that the rest is kept for programs that watch the server."""
+        """Whether requests use so many connections that the server keeps the rest for programs that watch it."""
         return len(self._open) - len(self._waiting) > self.most * 7 // 8
 
     def add(self, key: Any, close: Callable[[], None]) -> None:

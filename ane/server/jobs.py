@@ -84,7 +84,10 @@ class Job:
         self._end()
 
     def stop(self, error: BaseException) -> None:
-        """End the work with an error, at once if it is waiting, or when it next reports progress."""
+        """End the work with an error.
+
+        Work that is waiting ends at once, and other work ends when it next reports progress.
+        """
         self._error = self._error or error
         self.gone = True
         with self._changed:

@@ -43,7 +43,7 @@ class Interruptions:
             raise Stopped
 
     def restore_default_handlers(self) -> None:
-        """Make the next signal end the process immediately. Call this once you have cleaned up."""
+        """Make the next signal end the process immediately. Call this function after cleaning up."""
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is self:
                 signal.signal(number, signal.SIG_DFL)

@@ -22,7 +22,7 @@ class FileFormat:
     """A format of sound files.
 
     Attributes:
-        media: How PyAV writes the format. ``None`` means that PyAV does not write it.
+        media: Settings with which PyAV writes the format. ``None`` means that PyAV does not write it.
         sndfile: Container and encoding with which libsndfile writes the format. ``None`` means that libsndfile does not
             write it.
         clip: Whether the clips of a voice may have this format.

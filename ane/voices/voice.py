@@ -75,7 +75,7 @@ class Voice:
 
     @property
     def has_diffusion(self) -> bool:
-        """Whether there is a latent for the diffusion model. If there is none (C is 0), only HiFi-GAN can speak."""
+        """Whether there is a latent for the diffusion model. Without this latent (C is 0), only HiFi-GAN can speak."""
         return self.diffusion.size > 0
 
     def check_widths(self, widths: tuple[int, int]) -> None:

@@ -5,7 +5,7 @@ engine when a session first runs, and caches it on disk. Building takes minutes 
 have dynamic axes, so an engine takes every length of its range without padding.
 
 The name of an engine's folder is a hash of the model, the shapes, the precision, the GPU and the library versions.
-After a change of any of these, the provider looks in another folder and never loads an outdated engine. ``pytest
+If one of these changes, the provider looks in another folder, so it never loads an outdated engine. ``pytest
 tests/cuda`` runs TensorRT on an NVIDIA GPU.
 """
 

@@ -213,7 +213,7 @@ class PackageGraphs:
         outputs: "Mapping[str, Tensor]",
         lane_lengths: tuple[int, int] | None = None,
     ) -> BoundCall:
-        """Bind a graph to these input and output tensors. Arguments and errors: ``key``."""
+        """Bind a graph to these input and output tensors. ``key`` explains the other arguments and the errors."""
         shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
         return BoundCall(self.sessions, self.key(network, kind, shapes, lane_lengths), inputs, outputs)
 

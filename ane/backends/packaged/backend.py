@@ -143,8 +143,8 @@ class PackagedBackend(PackagedEngine):
         runtime: Runtime that loads the functions: Core ML, Core AI or the interpreter.
         fallback: Backend that runs the networks without a package.
         precision: Precision of the packages to use. "auto" means each network's first package in the bundle.
-        cache: Where to keep the kv-cache: "io" (on the host) or "state" (inside Core ML). "auto" means the kind for
-            which the bundle has functions. If it has functions for both kinds, ``prefer_state`` decides.
+        cache: Memory for the kv-cache: "io" (on the host) or "state" (inside Core ML). "auto" means the kind for which
+            the bundle has functions. If it has functions for both kinds, ``prefer_state`` decides.
         compute_units: Compute units of Core ML for all networks. ``None`` means the units that the bundle names.
         only: Names of the functions to use. ``None`` means all functions.
         keep: Whether functions stay loaded after ``release``.

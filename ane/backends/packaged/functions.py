@@ -160,6 +160,9 @@ class PackageFunction:
 
 
 def state_arrays(state: Any, names: Sequence[str]) -> list[np.ndarray]:
-    """Read these arrays from a state of any runtime. Core ML reads them one by one, the others copy the whole state."""
+    """Read these arrays from a state of any runtime. Core ML reads the arrays one by one.
+
+    Other runtimes copy the whole state.
+    """
     read = getattr(state, "read_state", None)
     return [read(name) for name in names] if read is not None else [state.copied()[name] for name in names]

@@ -71,7 +71,10 @@ class TorchPrecision:
 
     @cached_property
     def frames(self) -> FramePacking | None:
-        """How to pack the layers of networks that have ``packs_layers``, or ``None`` if they are not packed."""
+        """The packing for layers of networks that have ``packs_layers``.
+
+        ``None`` means that these layers are not packed.
+        """
         return frame_packing(self.packed) if self.packed else None
 
 

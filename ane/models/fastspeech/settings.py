@@ -19,8 +19,8 @@ class FastSpeechSettings(SpeechSettings):
         split: Desired and maximum number of characters in a chunk. ``None`` makes the whole text one chunk.
         pause: Seconds of silence between two chunks.
         batch: Largest number of chunks that are computed in one pass.
-        rounding: How to round a duration that is halfway between two numbers of frames: "half_to_even" as in NVIDIA's
-            PyTorch class, or "half_up" as in its TensorRT graph.
+        rounding: Rule for rounding a duration that is halfway between two numbers of frames: "half_to_even" as in
+            NVIDIA's PyTorch class, or "half_up" as in its TensorRT graph.
     """
 
     split: tuple[int, int] | None = split_setting(150, 250)

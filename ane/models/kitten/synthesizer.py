@@ -34,7 +34,7 @@ PHONEMIZER_LOCK = threading.RLock()
 
 
 def phonemize(phonemizer: Phonemizer, text: str) -> str:
-    """Convert text to IPA. This waits while another thread of the process runs a phonemizer."""
+    """Convert text to IPA. The call waits while another thread of the process runs a phonemizer."""
     with PHONEMIZER_LOCK:
         return phonemizer(text)
 

@@ -34,7 +34,7 @@ class StyleChunk(Chunk):
         style_row: Number of the row in the voice's table that ``style`` comes from.
         style: Style vector, (1, 256) float32.
         graph_speed: Product of the speeds of the request, the passage and the voice, (1,) float32.
-        spans: Where the words are among the ids. Empty if this is not known.
+        spans: Positions of the words among the ids. The sequence is empty if nobody knows the positions.
     """
 
     input_ids: np.ndarray

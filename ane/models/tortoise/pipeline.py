@@ -236,7 +236,10 @@ class Rendering:
             )
 
     def _streamed_sound(self, rendered: RenderedChunk, index: int, lanes: Lanes) -> Iterator[np.ndarray]:
-        """Yield the sound of a chunk: while its only candidate is decoded, or once several candidates are ranked."""
+        """Yield the sound of a chunk.
+
+        A single candidate sounds while it is decoded, and several candidates must be ranked first.
+        """
         chunk: Any = rendered.chunk
         sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0
         decoding = self._decodings[index]

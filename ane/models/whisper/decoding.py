@@ -178,7 +178,7 @@ class WindowDecoder:
     def _search(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """Run a beam search instead of sampling. Arguments and result are those of ``_sample``."""
+        """Run a beam search instead of sampling. The arguments and the result are those of ``_sample``."""
         rules, search = options.rules(self.special), BeamSearch(len(lanes), len(lanes), self.special.end)
         for left in reversed(range(lanes[0].left)):
             for row, (tokens, _) in zip(logits, search.beams, strict=True):

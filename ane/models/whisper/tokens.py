@@ -135,7 +135,7 @@ class WhisperTokenizer:
         return self._bpe.encode(text, add_special_tokens=False).ids
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Convert ids to text, and skip those that are not below ``end``. Bytes that are not UTF-8 become U+FFFD."""
+        """Convert ids to text, and skip ids that are not below ``end``. Bytes that are not UTF-8 become U+FFFD."""
         return self._bpe.decode([token for token in tokens if token < self.end], skip_special_tokens=False)
 
     def blank(self) -> tuple[int, ...]:

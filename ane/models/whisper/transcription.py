@@ -171,7 +171,10 @@ class Transcriber:
         return (yield from RecordingTranscription(self, samples, options).transcript(heard))
 
     def decoder(self, candidates: int) -> WindowDecoder:
-        """Return the decoder for windows with this many candidates. It is created with the first call, and kept."""
+        """Return the decoder for windows with this many candidates.
+
+        The first call creates the decoder, and later calls reuse it.
+        """
         if candidates not in self._decoders:
             self._decoders[candidates] = WindowDecoder(self.backend, self.decoder_config, self.special, candidates)
         return self._decoders[candidates]

@@ -167,7 +167,7 @@ class Dictionary:
         )
 
     def shortened(self, word: str, tag: str, following: Following) -> str | None:
-        """Find the phonemes of a drawn-out word, such as "shhhh" or "nooo", with the letter twice, or only once."""
+        """Find the phonemes of a drawn-out word, such as "nooo", by writing the repeated letter twice, or once."""
         shorter = DRAWN_OUT.sub(r"\1\1", word)
         if shorter == word:
             return None

@@ -255,7 +255,10 @@ class BoundDenoiser:
         return [part.transpose(1, 2) for part in packing.split(output)]
 
     def _code(self, rows: int) -> Tensor:
-        """Return the packed conditioning, with ``rows`` rows per utterance: 2 if guided, else 1. It is cached."""
+        """Return the packed conditioning, which is cached.
+
+        It has ``rows`` rows per utterance: 2 with guidance, 1 without it.
+        """
         if rows not in self._packed:
             self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])
         return self._packed[rows]
