@@ -221,7 +221,8 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
 
 def announce(address: str, settings: "ServerSettings") -> None:
     models = ", ".join(settings.models)
+    path = address + settings.base_path
     sys.stdout.write(
-        f"listening on {address} (models: {models}). Try it at {address}/. The API is described at {address}/docs\n"
+        f"listening on {address} (models: {models}). Try it at {path}/. The API is described at {path}/docs\n"
     )
     sys.stdout.flush()

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra server")
 
 from ane.cli import main, parser
-from ane.commands.serve import read_server_settings
+from ane.commands.serve import announce, read_server_settings
 from ane.server.settings import Limits, ServerSettings
 
 
@@ -28,6 +28,13 @@ def test_a_port_is_a_number_of_16_bits(capsys, option):
     with pytest.raises(SystemExit, match="2"):
         main(["serve", option, "65536"])
     assert f"argument {option}: it must be from 0 to 65535, got 65536" in capsys.readouterr().err
+
+
+def test_the_start_line_has_the_path_of_the_proxy(capsys):
+    announce("http://0.0.0.0:8880", settings_of("--base-path", "/tts", "--host", "0.0.0.0", "--token", "secret"))
+    assert "Try it at http://0.0.0.0:8880/tts/. The API is described at http://0.0.0.0:8880/tts/docs" in (
+        capsys.readouterr().out
+    )
 
 
 def test_nothing_is_allowed_unless_it_is_asked_for(monkeypatch):
