@@ -19,6 +19,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size,
 from ane.bundles.manifest import MANIFEST_FILE, read_manifest
 from ane.bundles.package_records import FORMATS, NAMES, read_section
 from ane.bundles.tokenizer_json import read_tokenizer
+from ane.system import paths
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:  # importing torch takes a second, and the --help of every command imports this module
@@ -262,8 +264,10 @@ class Bundle:
                 f"{self.name} is a {self.family.title} model, for which `ane convert` makes no {NAMES[format]} "
                 "packages" + (f": {otherwise}" if otherwise else "")
             )
+        embedded = self.path.parent == Path(str(resources.files("ane").joinpath("demo")))
+        known = self.name if embedded else self.path.name if self.path.parent == paths.bundles_dir() else ""
         return UserError(
-            f"{self.name} has no {NAMES[format]} packages: make them with `ane convert {self.path} --to "
+            f"{self.name} has no {NAMES[format]} packages: make them with `ane convert {known or self.path} --to "
             f"{format} -o DIR` and open that bundle" + (f", or {otherwise}" if otherwise else "")
         )
 
