@@ -21,14 +21,13 @@ from ane.models.whisper.transcription import Transcriber
 from ane.server.jobs import Job
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
+from ane.speech.speaker import DEFAULT_VOICE
 from ane.speech.turns import Turns
 from ane.system.errors import UserError
 from ane.voices import RANDOM, voice_names
 
 LOGGER = logging.getLogger("ane.server")
 REST_SECONDS = 5.0  # seconds without a request after which freed memory is returned to the system, which takes 0.1 s
-# name that stands for a model's default voice. A model without named voices has only this name
-DEFAULT_VOICE = "default"
 
 
 @dataclass

@@ -14,10 +14,11 @@ from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Work
 from ane.server.schemas import SHARED, CastFields, SpeechFields
-from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
+from ane.server.served_models import ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.incremental_stream import COUNTED, IncrementalStream
 from ane.speech.request import SpeechContext, SpeechRequest, TextUsage
+from ane.speech.speaker import DEFAULT_VOICE
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.system.checked import validated

@@ -92,7 +92,13 @@ def as_voice(voice: Any) -> Any:
 
 
 def as_lexicon(lexicon: Any) -> Any:
-    """Turn a mapping from words to respellings into a ``Lexicon``. Return any other object unchanged."""
+    """Turn a mapping from words to respellings into a ``Lexicon``. Return any other object unchanged.
+
+    Raises:
+        InvalidValueError: The lexicon is the path of a file.
+    """
+    if isinstance(lexicon, str | Path):
+        raise UserError(f"lexicon must be a Lexicon or a mapping, got {str(lexicon)!r}: use read_lexicon", "lexicon")
     return Lexicon(lexicon) if isinstance(lexicon, Mapping) else lexicon
 
 

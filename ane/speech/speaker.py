@@ -33,6 +33,7 @@ from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 from ane.voices import Voice, check_named_voice, voice_names
 
+DEFAULT_VOICE = "default"  # name that stands for a model's default voice, in Python and on the server
 MOST_SIGNS = 8  # one note lists at most this many unspoken signs
 LOGGER = logging.getLogger("ane.speech")
 
@@ -104,7 +105,9 @@ class Speaker(ABC):
         Raises:
             UserError: A field has no effect on this model, or the settings, preset, cast or speed are invalid.
         """
-        if self.model.is_only_voice(request.voice):
+        if self.model.is_only_voice(request.voice) or (
+            request.voice == DEFAULT_VOICE and DEFAULT_VOICE not in self.voices
+        ):
             request = request.changed(voice=None)
         settings = chosen_settings(self.settings, self.model, request.preset, request.settings)
         for name, option in REQUEST_OPTIONS.items():

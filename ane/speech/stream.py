@@ -115,17 +115,18 @@ class Speech(SoundFacts):
         """Encode the audio, and return the bytes that ``save`` would write to a file.
 
         Args:
-            format: Suffix of the file without its dot, such as "mp3".
+            format: Suffix of the file with or without its dot, such as "mp3" or ".WAV".
 
         Raises:
             InvalidValueError: There is no such format.
         """
-        if f".{format}" not in FORMATS:
+        suffix = f".{str(format).lower().removeprefix('.')}"
+        if suffix not in FORMATS:
             raise UserError(
                 f"format must be one of {', '.join(suffix[1:] for suffix in FORMATS)}, got {format!r}", "format"
             )
         with tempfile.TemporaryDirectory() as folder:
-            self.save(file := Path(folder, f"speech.{format}"))
+            self.save(file := Path(folder, f"speech{suffix}"))
             return file.read_bytes()
 
     def __eq__(self, other: object) -> bool:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
@@ -49,7 +50,8 @@ def first_wrong_field(error: ValidationError, cls: type) -> str:
     fields = cls.__pydantic_fields__  # type: ignore[attr-defined]
     name = list(fields)[place] if isinstance(place, int) else place
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{name} is unknown"
+        near = get_close_matches(str(name), fields, 1)
+        return f"{name} is unknown" + (f": do you mean {near[0]}?" if near else "")
     if fault["type"] in ("missing", "missing_argument"):
         return f"{name} is missing"
     field = fields[name]

@@ -51,6 +51,7 @@ def test_settings_change_those_of_the_model_and_its_preset(demo: ane.Speaker) ->
 
 def test_a_lexicon_is_made_of_words_and_their_respellings(heart: ane.Speaker) -> None:
     words = {"Nguyen": "win"}
+    assert heart.speak("a", voice="default") == heart.speak("a")
     assert heart.speak("Nguyen.", lexicon=words).chunks == ["win."]
     assert heart.speak("Nguyen.", lexicon=ane.Lexicon(words)).chunks == ["win."]
 
@@ -67,11 +68,12 @@ def test_a_voice_is_made_of_arrays(demo: ane.Speaker, tmp_path: Path) -> None:
     assert demo.speak(TEXT, voice=voice, seed=1) == demo.speak(TEXT, voice=tmp_path / "both.safetensors", seed=1)
 
 
-@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "ogg"])
+@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "ogg", "WAV"])
 def test_speech_becomes_the_bytes_of_a_file(heart: ane.Speaker, form: str, tmp_path: Path) -> None:
     speech = heart.speak(TEXT)
     speech.save(tmp_path / f"a.{form}")
     data = speech.to_bytes(form)
+    assert len(data) == len(speech.to_bytes(f".{form}"))
     assert len(data) == (tmp_path / f"a.{form}").stat().st_size
     audio, rate = soundfile.read(io.BytesIO(data))
     assert rate == speech.sample_rate
@@ -160,6 +162,8 @@ def test_a_recording_is_transcribed_by_one_call(tmp_path: Path) -> None:
             "temperature must be from 0.01 to 100, got 0",
         ),
         (lambda: ane.load().voice_of_clips([], 24000), UserError, "cannot make a voice from clips"),
+        (lambda: ane.load().speak("a", lexicon="words.tsv"), InvalidValueError, "got 'words.tsv': use read_lexicon"),
+        (lambda: ane.load("demo", backend="onnx"), UserError, "make them with `ane convert demo --to onnx -o DIR`"),
         (lambda: ane.load(3), InvalidValueError, "bundle must be a name or a path, got 3"),
         (lambda: ane.load(backend=3), InvalidValueError, "backend must be the name of a backend, got 3"),
         (lambda: ane.load().speak("a").save(3), InvalidValueError, "path must be a path, got 3"),

@@ -98,7 +98,7 @@ def test_pyright_refuses_wrong_fields(tmp_path: Path) -> None:
 
 def test_what_a_type_checker_refuses_is_one_clear_line_without_one() -> None:
     speaker = ane.load()
-    with pytest.raises(UserError, match=r"^sed is unknown$"):
+    with pytest.raises(UserError, match=r"^sed is unknown: do you mean seed\?$"):
         speaker.speak("a", sed=1)  # type: ignore[call-arg]
     with pytest.raises(UserError, match=r"^seed must be a whole number, got 'a'$"):
         speaker.speak("a", seed="a")  # type: ignore[arg-type]
