@@ -43,8 +43,8 @@ class ConversionTarget(Protocol):
     """A format of packages, such as Core ML.
 
     Each format has its own class of options. An object of that class describes the packages of one requested precision.
-    It has ``precision``, and a method ``stored(network)``, which returns the precision in which the package of that
-    network is really stored.
+    The object has the attribute ``precision`` and the method ``stored(network)``, which returns the precision in which
+    the package of that network is really stored.
 
     Attributes:
         name: A name in ``ane.bundles.package_records.FORMATS``.

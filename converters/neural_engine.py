@@ -23,7 +23,7 @@ class Chip:
         generation: Generation of the chip. An M1 has generation 1.
         bandwidth: Speed at which the engine reads weights, in GB/s.
         tflops: Speed at which the engine computes in fp16, in TFLOPS.
-        source: Publication that has both figures.
+        source: Publications that state the two figures.
         assumed: The figure that nobody published, and how we derived it from other figures. "" means that both figures
             were published.
     """

@@ -185,7 +185,9 @@ def _bigvgan(s: Style, x: Var, inside: Var, *, network: BigVGAN, margins: list[i
 
 @dataclass(frozen=True)
 class SoundEnds:
-    """Masks for the samples at the ends of the sound, at one level. Each mask (1, 1, 1, n) is 0 or 1.
+    """Masks for the samples at the ends of the sound, at the sample rate of one level of the vocoder.
+
+    The elements of each mask (1, 1, 1, n) are 0 or 1.
 
     Attributes:
         inside: 1 in the sound.

@@ -15,7 +15,7 @@ CANCELLED = 0.02
 
 
 class ChannelMix:
-    """A mixer of a sound's channels to mono, which also notices if the channels cancel each other.
+    """Mixes the channels of a sound to mono, and notices if the channels cancel each other.
 
     Args:
         first_only: Whether to use the first channel instead of the mean.

@@ -92,9 +92,10 @@ class LoudnessMeter:
 class PeakLimiter:
     """A limiter that multiplies sound by ``gain``, and lowers it smoothly where its true peak would exceed ``ceiling``.
 
-    For each position, the limiter finds the lowest gain that a peak within ``LOOKAHEAD`` seconds before or after it
-    needs. It then multiplies each sample by the weighted mean of the lowest gains within ``LOOKAHEAD`` seconds. Every
-    one of these gains is low enough for a peak at the sample, so their mean is also low enough.
+    For each sample, the limiter looks for peaks within ``LOOKAHEAD`` seconds before and after the sample, and finds the
+    lowest gain that any of these peaks needs. It then multiplies each sample by the weighted mean of the lowest gains
+    within ``LOOKAHEAD`` seconds. Every one of these gains is low enough for a peak at the sample, so their mean is also
+    low enough.
     """
 
     def __init__(self, rate: int, gain: float, ceiling: float):

@@ -58,7 +58,10 @@ class TimedChapter:
 
 @dataclass(frozen=True)
 class BookTimeline:
-    """The positions of all chapters in the sound of a book, or in one of its files. Samples are at ``rate`` Hz."""
+    """The positions of all chapters in the sound of a book, or of some chapters in one file of the book.
+
+    Samples are at ``rate`` Hz.
+    """
 
     rate: int
     chapters: tuple[TimedChapter, ...]

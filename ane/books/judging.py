@@ -165,7 +165,9 @@ class ChunkProblem:
 
 @dataclass(frozen=True)
 class ChunkSignals:
-    """The signals of a spoken chunk. Signals of codes are ``None`` if the model's decoder makes no codes.
+    """The signals of a spoken chunk.
+
+    The signals that describe codes are ``None`` if the model's decoder makes no codes.
 
     Attributes:
         letters: Number of letters in the text.

@@ -27,7 +27,7 @@ UNKNOWN = {
 
 
 class UnknownFlag(argparse.Action):
-    """A flag that only macOS's `say` has. Using it is an error, whose message names a replacement."""
+    """A flag that only macOS's `say` has. If a user passes the flag, an error names its replacement."""
 
     def __call__(
         self,

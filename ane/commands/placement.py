@@ -26,7 +26,7 @@ class OffloadedGroup:
         supported: Devices that could run the operations.
         example: Name of a tensor that one of the operations computes.
         count: Number of operations.
-        cost: Share of the function's estimated cost that these operations have together.
+        cost: Share of these operations, all together, in the function's estimated cost.
     """
 
     op: str

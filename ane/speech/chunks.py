@@ -25,7 +25,7 @@ class Chunk:
     Attributes:
         text: Text as written.
         named: Name of the voice, if the text names one. "" means the voice of the whole speech.
-        voice: Voice as the object that ``Speaker.render`` takes.
+        voice: Voice, in the form that ``Speaker.render`` takes.
         speed: Speed relative to the rest of the speech. 2 is twice as fast.
         gain: Factor by which the samples are multiplied.
         before: Seconds of silence before the chunk.

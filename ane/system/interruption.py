@@ -17,7 +17,7 @@ class Stopped(KeyboardInterrupt):
     """Means that a signal has asked the command to stop.
 
     We do not raise KeyboardInterrupt itself. If a KeyboardInterrupt passes through ``exec``, ``python -m`` ends the
-    process as SIGINT would end it, and not with the exit status that the command chooses.
+    process as SIGINT would. The process then does not have the exit status that the command chooses.
     """
 
 

@@ -43,7 +43,7 @@ SUPERSCRIPTS = str.maketrans("0123456789-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻�
 
 @dataclass(frozen=True)
 class AnchorMark:
-    """The position of an element whose id is in ``BlockReader.anchors``."""
+    """Marks the position of an element whose id is in ``BlockReader.anchors``."""
 
     id: str
 

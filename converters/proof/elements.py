@@ -16,7 +16,7 @@ class LayerComparison:
     """Options for the comparison of values inside a function with their references.
 
     Attributes:
-        tolerance: An element whose absolute error exceeds this counts as different.
+        tolerance: Largest absolute error of an element. An element with a larger error counts as different.
         kept: Dictionary that receives the arrays of every value, as FOLDER/VALUE/reference and FOLDER/VALUE/package.
             ``None`` means that the arrays are not stored.
         folder: Names of the package and the function, which begin the keys of ``kept``.

@@ -523,7 +523,7 @@ STRICT = frozenset({"autoregressive", "diffusion", "encoder", "decoder"})
 
 @dataclass
 class BrokenRule:
-    """A rule that functions of a package break.
+    """A rule that some functions of a package break.
 
     Attributes:
         rule: The rule.

@@ -88,7 +88,8 @@ class PhonemeEncoder(nn.Module):
 class ProsodyNet(nn.Module):
     """Predicts durations from phonemes, and f0 and energy from the phonemes' states.
 
-    Between both predictions, the host repeats each state for the duration of its phoneme.
+    After predicting the durations, the host repeats each state for the duration of its phoneme. The network then
+    predicts f0 and energy.
     """
 
     def __init__(self, config: HibariConfig):

@@ -62,7 +62,7 @@ class UnivnetSound:
     Args:
         backend: Backend that runs the network.
         config: Config of the network.
-        rng: Random generator that draws the noise, for 10 frames more than the mel has.
+        rng: Random generator that draws the noise. The noise has 10 frames more than the mel.
         window: Argument ``window`` for ``Windowed``.
     """
 

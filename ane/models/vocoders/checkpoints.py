@@ -26,8 +26,8 @@ DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2)
 class HifiganCheckpoint:
     """A HiFi-GAN generator that was read from a file.
 
-    Its sizes come from config.json in the same folder. If there is none, they come from the file, or from the shapes of
-    the tensors.
+    Its sizes come from config.json in the same folder. If the folder has no config.json, the sizes come from the file,
+    or from the shapes of the tensors.
 
     Attributes:
         config: Sizes of the generator.

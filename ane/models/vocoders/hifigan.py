@@ -148,7 +148,7 @@ def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: i
     Args:
         factors: Upsampling factor of each level.
         kernel_sizes: Kernel size of each level's transposed convolution.
-        blocks: For each level, the number of samples before and after a sample that its residual blocks read.
+        blocks: Number of samples before and after a sample that the residual blocks of a level read.
     """
     reaches = [
         blocks + affected_samples(size, factor, (size - factor) // 2)

@@ -26,7 +26,7 @@ class TranscriptWord:
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """A part of a transcript, of about a sentence. Each of the decoder's windows has one or more segments.
+    """A part of a transcript, which is about one sentence long. Each of the decoder's windows has one or more segments.
 
     The fields from ``temperature`` on, except ``words``, describe the window of the segment.
     """
