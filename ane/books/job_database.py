@@ -38,7 +38,7 @@ OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INT
 class JobDatabase:
     """The database of a job, as one process uses it.
 
-    Every method raises UserError if the database cannot be read or written, or has a format of another version of `ane`.
+    Every method raises UserError if the database cannot be read or written, or has another version's format.
 
     Args:
         path: Folder of the job. It is created if it does not exist.
