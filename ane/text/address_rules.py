@@ -42,7 +42,7 @@ def expand_address(match: re.Match) -> str:
     n = int(house)
     number = number_words.year(n) if 100 <= n < 10_000 else house
     words = [number, letter, DIRECTIONS.get(before or ""), name, STREETS.get(street.lower(), street)]
-    end = period_after(match) if dot and not after else dot if after else ""
+    end = period_after(match) if dot and not after else ""
     return " ".join(filter(None, [*words, DIRECTIONS.get(after or "")])) + end
 
 
