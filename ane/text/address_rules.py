@@ -109,7 +109,7 @@ RULES: tuple[TextRule, ...] = (
         "12 Oak Dr., 1211 E Arques Ave",
         rf"(?<![\w.,$£€#:-])(\d{{1,5}})([A-D]?)\s+(?:({DIRECTION})\.?\s+)?"
         rf"((?:[A-Z][\w'-]+\.?|\d{{1,3}}(?:st|nd|rd|th))(?:\s+[A-Z][\w']+){{0,3}}?)\s+({STREET})\b(\.?)"
-        rf"(?:\s+({DIRECTION})\b)?",
+        rf"(?:\s+({DIRECTION})\b(?:\.(?=,))?)?",
         expand_address,
     ),
     rule(

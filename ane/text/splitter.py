@@ -62,23 +62,30 @@ NUMBER = re.compile(r"[$€£¥]?\d[\d.,]*")
 DIGIT_GROUP = re.compile(r"\+?\(?\d[\d().-]*")  # a group of digits in a telephone number
 WORD_TEXT = re.compile(r"(?:\{[^{}]{0,200}\}|\S)+")  # phonemes in braces are one word
 QUANTITIES = frozenset(name + plural for name in (*UNITS.values(), *PER_WORDS.values()) for plural in ("", "s"))
+# A line break before a list item: "• milk", "1. milk", or "2. milk" after a line that begins with a number.
+ITEM = re.compile(r"\s*\n[ \t]*(?:[-*+•‣⁃]|0?1[.)]|(?P<later>\d{1,2}[.)]))[ \t]+\S")
+NUMBERED_LINE = re.compile(r"[ \t]*\d{1,2}[.)]")
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
 
 class TextPiece(str):
-    """A word, a clause or a chunk of a text, and the cost of a break after it."""
+    """A word, a clause or a chunk of a text, the cost of a break after it, and the whitespace if no break is there."""
 
-    __slots__ = ("cost",)
+    __slots__ = ("cost", "gap")
     cost: float
+    gap: str
 
-    def __new__(cls, text: str, cost: float = 0.0) -> "TextPiece":
+    def __new__(cls, text: str, cost: float = 0.0, gap: str = " ") -> "TextPiece":
         piece = super().__new__(cls, text)
-        piece.cost = cost
+        piece.cost, piece.gap = cost, gap
         return piece
 
 
 def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[TextPiece]:
-    """Split ``text`` into chunks. Joined by spaces, the chunks are ``text`` with single spaces."""
+    """Split ``text`` into chunks, which have single spaces between words.
+
+    Line breaks stay where they make a pause: after a paragraph or a heading without a mark, and before a list item.
+    """
     return pack(pieces(words(text), maximum), desired, maximum)
 
 
@@ -97,8 +104,20 @@ def words(text: str) -> list[TextPiece]:
             cost = WORD
         elif cost == SENTENCE and quoted:
             cost = QUOTED
-        parts.append(TextPiece(word, cost))
+        parts.append(TextPiece(word, cost, kept_gap(word, gap, text, span.end()) if "\n" in gap else " "))
     return parts
+
+
+def kept_gap(word: str, gap: str, text: str, end: int) -> str:
+    """Return the whitespace between ``word``, which ends at ``end``, and the next word of a chunk.
+
+    Normalisers read a line break as a pause after a paragraph without a mark, and before a list item.
+    """
+    if (item := ITEM.match(text, end)) and (
+        not item["later"] or NUMBERED_LINE.match(text, text.rfind("\n", 0, end) + 1)
+    ):
+        return "\n"
+    return "\n\n" if gap.count("\n") > 1 and word.rstrip(CLOSING)[-1:].isalnum() else " "
 
 
 def break_cost(word: str, gap: str, following: str) -> float:
@@ -172,8 +191,8 @@ def cut_after(parts: list[TextPiece], cost: float) -> list[list[TextPiece]]:
 
 
 def join(run: list[TextPiece]) -> TextPiece:
-    """Join pieces into one. The cost of its break is that of the last piece."""
-    return TextPiece(" ".join(run), run[-1].cost)
+    """Join pieces into one. The break after it is that of the last piece."""
+    return TextPiece("".join(piece + piece.gap for piece in run[:-1]) + run[-1], run[-1].cost, run[-1].gap)
 
 
 @lru_cache(maxsize=16)
@@ -202,19 +221,20 @@ def pack(parts: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
         return parts
     weight = max(1.0, (maximum / desired - 1) ** 2)
     costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in parts]
-    ends = [0]  # ends[j] is the length of the first j pieces, each with a space after it
+    ends = [0]  # ends[j] is the length of the first j pieces, each with the whitespace after it
     for piece in parts:
-        ends.append(ends[-1] + len(piece) + 1)
+        ends.append(ends[-1] + len(piece) + len(piece.gap))
     length_costs = costs_of_lengths(desired, maximum, weight)
     positions, best = np.array(ends), np.zeros(len(ends))  # best[j] is the lowest cost of the first j pieces
     start, first = [0], 0  # start[j] is the first piece of the last chunk, if the first j pieces are packed
     for j in range(1, len(ends)):
-        while first < j - 1 and ends[j] - ends[first] - 1 > maximum:
+        end = ends[j] - len(parts[j - 1].gap)
+        while first < j - 1 and end - ends[first] > maximum:
             first += 1
-        if ends[j] - ends[first] - 1 > maximum:  # a single word that is longer than maximum
-            options = best[first:j] + CHUNK + ((ends[j] - ends[first] - 1) / desired - 1) ** 2 + costs[j - 1]
+        if end - ends[first] > maximum:  # a single word that is longer than maximum
+            options = best[first:j] + CHUNK + ((end - ends[first]) / desired - 1) ** 2 + costs[j - 1]
         else:
-            length = ends[j] - positions[first:j] - 1
+            length = end - positions[first:j]
             options = best[first:j] + CHUNK + length_costs[0][length] + length_costs[1][length] + costs[j - 1]
         i = int(options.argmin())
         best[j] = options[i]
