@@ -4,7 +4,7 @@ import re
 from math import gcd
 
 from ane.text import number_words
-from ane.text.lexicon import MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
+from ane.text.lexicon import CRICKET_TEAMS, MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
 from ane.text.number_rules import plural
 from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, rule
 
@@ -118,8 +118,42 @@ RECORD_RULES = (
                         r"[.,;:!?)]|\s*\Z| (?:in(?! front)|this|with|after|and|for|against|since|as|when)\b",
                     ),
                 ),
-                lambda match: record_words(match) if int(match[1]) > int(match[2]) or match[1] == "0" else match[0],
+                lambda match: (
+                    record_words(match) if int(match[1]) > int(match[2]) or match[2] > match[1] == "0" else match[0]
+                ),
             ),
+        ),
+    ),
+    rule(
+        "The Lakers are 12-4",
+        r"(?<![\w.,$£€/-])(\d{1,3})[-–](\d{1,3})\b(?![-–:/]|[.,]\d|%)",
+        in_context(
+            (
+                (
+                    r"\bThe [A-Z][a-z]+s (?:are|were|stand at|sit at)(?: now)? ",
+                    r"[.,;!?]|\s*\Z| (?:and (?:sit|lead|rank|stand|have|still)|in (?:the|their)|at home|on|this|overall"
+                    r"|against|since|through|after)\b",
+                ),
+            ),
+            record_words,
+        ),
+    ),
+    rule(
+        "England are on 214/5",
+        r"(?<=\d\d)/(?=(?:\d|10)\b(?![/.,]\d|%))",
+        in_context(
+            (
+                (
+                    rf"\b{any_of(CRICKET_TEAMS)} (?:(?:were|are|was|is|on|at|reached|made|finished|closed|slumped|fell"
+                    r"|to|with|now) ){0,3}\d{2,3}",
+                    "",
+                ),
+                (
+                    r"\b\d{2,3}",
+                    r"\d+ (?:declared|at (?:stumps|lunch|tea|the close)|(?:after|from|in|off) [\d.]+ overs)\b",
+                ),
+            ),
+            lambda match: " for ",
         ),
     ),
     rule(
@@ -149,6 +183,21 @@ FRACTION_RULES = (
         r"(?=(?:[248]|16) (?:time|waltz|beat|rhythm|meter|metre|signature)\b)",
         " ",
     ),
+    rule(
+        "play it in 3/4",
+        r"/(?:(?<=\bin [2-9]/)|(?<=\bin 12/))(?=(?:[248]|16)\b(?!/| of\b| the\b))",
+        in_context(
+            (
+                (
+                    r"\b(?i:play\w*|written|notated|count\w*|conduct\w*|waltz|jig|tune|song|piece|movement|march|reel|minuet"
+                    r"|mazurka)(?: (?:is|are|was|it|them))? in \d\d?",
+                    "",
+                ),
+                ("", r"\d+ at \d+ ?(?:bpm|BPM|beats)\b"),
+            ),
+            lambda match: " ",
+        ),
+    ),
     rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
     rule(
         "1/4th",
@@ -170,7 +219,7 @@ FRACTION_RULES = (
     rule(
         "1 1/2",
         rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
-        rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])",
+        rf"(?:(?:\s?(?!{any_of(UNSPACED_UNITS)}\b)|(?=in\b))({any_of(UNITS.keys() - SPACED_UNITS)}))?(?![\w/])",
         expand_fraction,
     ),
 )

@@ -134,6 +134,16 @@ ABBREVIATION_RULES = (
     ),
     rule("e.g., etc.", r"\b([A-Za-z]{2,6}|[eia]\.[a-z](?:\.a)?|[EIA]\.[A-Za-z](?:\.[Aa])?)\.", expand_abbreviation),
     rule("b/c", r"(?<![\w/=+*-])(?<![=+*/-] )b/c(?= (?:[a-z]{2,}|I\b))(?! is\b)", "because"),
+    rule(
+        "D min.",
+        r"\b([B-G](?:[b#]| flat| sharp)?|(?:(?<=\b[Ii]n )|(?<=key of ))A(?:[b#]| flat| sharp)?)"
+        r" (?:m(in)|maj)(?:\.|\b(?=[.,;:!?)]|\s*\Z))(?! ?\d)",
+        lambda match: (
+            match[0]
+            if follows(match, LETTER_BEFORE)
+            else f"{match[1]} {'minor' if match[2] else 'major'}{period_after(match) * match[0].endswith('.')}"
+        ),
+    ),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
     rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),

@@ -137,7 +137,7 @@ DOLLARS = {         # prefix of a country's dollar sign: code of the currency
 MAGNITUDES = {
     "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million", "mln": "million",
     "b": "billion", "B": "billion", "bn": "billion", "bln": "billion", "t": "trillion", "T": "trillion",
-    "tn": "trillion", "trn": "trillion",
+    "tn": "trillion", "trn": "trillion", "MM": "million",
     **{word: word for word in ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")},
 }
 
@@ -189,6 +189,10 @@ MEASURED_THINGS = words("""
     relay hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen monitor display laptop tablet
     TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
     cans bags wind headwind tailwind crosswind breeze gust""")
+# After inches, one of these words is not a noun that is measured: 12" apart, but a 5/8" spanner.
+AFTER_INCHES = words("""
+    tall high long wide deep apart thick across square around below above behind off away down up in on at by and or of
+    from to for with per is are was were than then too but each only""")
 # Before one of these words, a unit is singular only after a word such as "the": "the 100 m race". Elsewhere, the word
 # may be a verb: "anyone over 100 kg can ride".
 MEASURED_ACTIONS = words("race run walk swim dash sprint drive can bag board tube")
@@ -196,6 +200,9 @@ SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, but "5 in" may be "5 in the morning"
 # After one of these names, a number with an s is a plural of models, not seconds: "two iPhone 15s".
 MODELS = words("boeing airbus iphone ipad galaxy pixel porsche ferrari peugeot mazda cessna spitfire concorde lotus")
+# After one of these teams, 214/5 is a score of cricket.
+CRICKET_TEAMS = (*words("England Australia India Pakistan Bangladesh Zimbabwe Ireland Afghanistan Kent Surrey"),
+                 "New Zealand", "South Africa", "Sri Lanka", "West Indies")
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
                      "p s i": "p s i", "c c": "c c"}
 PER_WORDS = {       # words that may follow a slash, in addition to ``UNITS``: "$5/day"
@@ -203,7 +210,10 @@ PER_WORDS = {       # words that may follow a slash, in addition to ``UNITS``: "
     "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour", "d": "day",
     "head": "head", "piece": "piece", "unit": "unit", "user": "user", "share": "share", "barrel": "barrel",
     "gallon": "gallon", "mile": "mile", "acre": "acre", "page": "page", "word": "word", "capita": "capita", "H": "hour",
-    "S": "second", "query": "query", "request": "request", "seat": "seat", "kilometer": "kilometer"}
+    "S": "second", "query": "query", "request": "request", "seat": "seat", "kilometer": "kilometer",
+    "dozen": "dozen", "doz": "dozen", "pack": "pack", "bag": "bag", "box": "box", "bottle": "bottle", "pair": "pair",
+    "case": "case", "room": "room", "guest": "guest", "child": "child", "adult": "adult", "ticket": "ticket",
+    "session": "session", "lesson": "lesson"}
 
 # --- formulas --------------------------------------------------------------------------------------------------------
 

@@ -110,6 +110,9 @@ def expand_escape(match: re.Match) -> str:
     return "\n\n" if match[0].endswith("n") else ", "
 
 
+OPEN_EMPHASIS = re.compile(r"\*(?<!\bA\*)[^\n]*\Z")  # an emphasis that may end after the A: "*Plan A*"
+
+
 def indexed(match: re.Match) -> str:
     """Write `a[0]` without the brackets, because a number in brackets would be dropped as a citation."""
     return re.sub(r"(?<=[\w\])])\[([\w-]{1,40})\]", r" \1 ", match[0])
@@ -130,6 +133,11 @@ LAYOUT_RULES = (
     rule("paragraph", r"(?<=[\w)\"'%])[ \t]*\n[ \t]*\n\s*", ".\n"),
     rule("line", r"(?<![.\n])[ \t]*\n(?!\n)", " "),
     rule("emoticon", r"(?<!\S)(?:[:;]-?[()DPpoO/\\|]|<3)(?!\S)", ""),
+    rule(
+        "A* in maths",
+        r"A\*(?<![\w*']A\*)(?=[\s.,;:!?)]|s\b|\Z)",
+        lambda match: match[0] if follows(match, OPEN_EMPHASIS, 200) else "A star",
+    ),
     rule("emphasis", r"(?<![\w*_`])(?:[*_`]{1,3}|~~)(?=\w)|(?<=[\w.,!?)])(?:[*_`]{1,3}|~~)(?![\w*_`])", ""),
     rule("snake_case", r"_+", " "),
 )

@@ -52,10 +52,10 @@ def expand_minus(match: re.Match) -> str:
         result = re.sub("[–−]", "-", sum_of[2])
         minus = falls or not result[-1].isdecimal() or float(first[1]) - float(sum_of[1]) == float(result)
     elif follows(match, TERM_BEFORE):
-        minus = TERM_AFTER.match(text, end) and falls
+        minus = bool(TERM_AFTER.match(text, end)) and falls
     else:
-        minus = not alike and TERM_AFTER.match(text, end) and EQUALS_AFTER.match(text, end)
-        minus = minus or (falls and LAST_TERM.match(text, end) and follows(match, EQUALS_BEFORE, 60))
+        minus = bool(not alike and TERM_AFTER.match(text, end) and EQUALS_AFTER.match(text, end))
+        minus = minus or bool(falls and LAST_TERM.match(text, end) and follows(match, EQUALS_BEFORE, 60))
     return f"{' ' * (len(match[0]) == 1)}minus " if minus else match[0]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ane.text import number_words
 from ane.text.lexicon import (
+    AFTER_INCHES,
     CURRENCIES,
     DIRECTIONS,
     DOLLARS,
@@ -36,6 +37,7 @@ MAGNITUDE = (
 )
 LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
 COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
+COUNTED_THING = re.compile(r"\d ?[a-z]{1,20}\Z")
 UNIT_POWER = r"(?P<power>[²³]|(?<=m)[23])?"
 PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
 # The unit after a number in powers of ten: 3×10^8 m/s.
@@ -184,6 +186,20 @@ def expand_position(match: re.Match) -> str:
     return " ".join([*parts, DIRECTIONS.get(match[4] or "", "").lower()]).strip()
 
 
+def expand_inches(match: re.Match) -> str:
+    """Write 12" as "12in", unless the sign ends a quotation of the same line. A later rule reads the unit."""
+    line = match.string[max(0, match.start() - 300) : match.start()].rpartition("\n")[2]
+    quoted = False
+    for mark in re.finditer('(\\d?)"', line):
+        quoted = not quoted and not mark[1]
+    if quoted:
+        return match[0]
+    return "in" if not NOUN_AFTER_INCHES.match(match.string, match.end()) else " inch"
+
+
+NOUN_AFTER_INCHES = re.compile(rf" (?!{any_of(AFTER_INCHES)}\b)[a-z]")
+
+
 def expand_height(match: re.Match) -> str:
     """Read 5'10" as "five feet ten inches"."""
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
@@ -264,6 +280,11 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         r"|20/\d{2,3}(?= vision))(?![\w/])",
         lambda match: match[0].replace("/", " "),
     ),
+    rule(
+        "8 tabs/24 hrs",
+        r"(?<=[a-z])/(?=\d{1,3} ?(?:h|hrs?|hours?|days?|wks?|weeks?|min|mins?|minutes|months?|yrs?|years?)\b)",
+        lambda match: " per " if follows(match, COUNTED_THING) else match[0],
+    ),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
@@ -312,6 +333,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
             match[0] if follows(match, QUOTED) else "ft" if match[1] == "'" else "in" if match[2] else " inch"
         ),
     ),
+    rule('12" apart', r'(?<=\d)"(?=[\s.,;:)]|\Z)', expand_inches),
     rule("= –5", r"–(?=\.?\d)", in_context(((NEGATIVE_BEFORE, ""),), lambda match: "minus ")),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),

@@ -73,6 +73,7 @@ SIGN_NAMES = {
     "∂": "partial",
     "∈": "in",
     "∝": "proportional to",
+    "⊥": "perpendicular to",
 }
 SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
 WORD = re.compile(
