@@ -23,7 +23,8 @@ from ane.backends.rows import STEP
 
 LEAST = 12  # smallest number of new frames per call, however wide the margins are
 WHOLE = tuple(range(64, 257, STEP))  # allowed lengths of a call, in frames, when all frames are known
-FIRST_LENGTHS = 60, 80  # allowed lengths of the first call of a FastSpeech stream: its first piece has 40 frames
+# lengths that the first call of a FastSpeech stream may have. Its first piece of sound has 40 frames
+FIRST_LENGTHS = 60, 80
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,9 @@ def read_fact(name: str, text: Any, job: Path) -> Any:
 
 
 def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
-    """Check the columns of a chunk, and return them. Notes and problems become lists.
+    """Check a chunk's row of the database, and return its columns.
+
+    The columns with notes and problems are stored as JSON, and become lists.
 
     Raises:
         UserError: A column does not have the type that ``CHUNK`` gives.

@@ -134,7 +134,7 @@ class OutputOptions:
         )
 
     def other_paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
-        """Return the paths of subtitles, times, playlist and cover. Takes the arguments of ``paths``."""
+        """Return the paths of subtitles, times, playlist and cover. The arguments are those of ``self.paths``."""
         subtitles = [
             path.with_suffix(suffix)
             for path in self.paths(titles, numbers)

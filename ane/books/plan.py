@@ -277,7 +277,7 @@ def silence_within(part: str, silences: Silences) -> float:
 
 
 def texts_but_headings(chapter: BookChapter) -> list[str]:
-    """Return the text of every block, with "" for headings, because the narrator speaks them."""
+    """Return the text of every block in which characters may speak, and "" for headings, which the narrator speaks."""
     return [block.text if block.kind != HEADING else "" for block in chapter.blocks]
 
 

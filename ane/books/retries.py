@@ -93,7 +93,7 @@ def check_book(
 
 
 def norms_of(store: JobStore) -> BookNorms:
-    """Return the medians over the chunks of a job whose chunks have all been spoken."""
+    """Compute medians of the chunks' signals (pace, loudness, …) when a whole job is spoken, to compare each chunk."""
     return BookNorms.of(read_record(ChunkSignals, content, str(store.path)) for content in store.signals())
 
 

@@ -40,9 +40,9 @@ class PackagePrecision:
 
 # The first row is the default. 8 bits are linear quantisation by channel, and fewer bits are palettes from k-means.
 # Random weights are the hardest to compress: at the sizes of the official networks they have 54 dB with rounding to
-# fp16. How much compression gains depends on the chip. Every chip since the M1 reads 4-bit palettes without expanding
-# them. An M1 expands 8-bit weights to fp16, and later chips read them directly. Sources conflict on whether the M3 or
-# the M5 is the first such chip: measure with `ane bench`.
+# fp16. The chip decides how much faster compressed weights are. Every chip since the M1 reads 4-bit palettes directly.
+# An M1 expands 8-bit weights to fp16, and later chips read them directly. Sources conflict on whether the M3 or the M5
+# is the first such chip: measure with `ane bench`.
 CORE_ML = {
     "fp16": PackagePrecision(60.0, 50.0, flag="fp16_package", bytes=2),
     "fp32": PackagePrecision(100.0),

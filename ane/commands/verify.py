@@ -82,7 +82,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--compute-units",
         choices=COMPUTE_UNITS,
         metavar="UNITS",
-        help=f"with coreml: processors to run on: {', '.join(COMPUTE_UNITS)} (default: the bundle's choice)",
+        help=f"with coreml: processors that run the functions, from {', '.join(COMPUTE_UNITS)} (the bundle's choice)",
     )
     parser.add_argument("--layers", action="store_true", help="compare the values inside functions too")
     parser.add_argument(

@@ -201,7 +201,7 @@ async def serve(
 
     def end_engine() -> None:
         if not service.engine.stop(max(ENGINE_SECONDS, drain())):
-            LOGGER.warning("a network call still runs after the time of --drain")
+            LOGGER.warning("a network call still runs after the time of --drain: a step of a model has not ended")
 
     wyoming: WyomingServer | None = None
     loop = asyncio.get_running_loop()

@@ -2,8 +2,8 @@
 
     python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE
 
-The process writes one line of JSON, {"rate": …} or {"error": …}, and then the samples as mono float32. It resamples
-sound whose rate is above MAX_RATE to MAX_RATE.
+The process writes one line of JSON, {"rate": …} or {"error": …}, and then the samples as mono float32. If the
+rate of the sound is above MAX_RATE, the process resamples the sound to MAX_RATE.
 """
 
 import json

@@ -75,7 +75,7 @@ class LanePrompt(Protocol):
         """Return the columns of the prompt, (P columns, D) float32. Raises UserError if the prompt is invalid."""
 
     def begin(self, index: int) -> SampledSequence:
-        """Create the sequence with this index. The lanes call this when a lane is free for the sequence."""
+        """Create the sequence with this index. ``Lanes`` calls this method when a lane is free for the sequence."""
 
 
 class Decoding:

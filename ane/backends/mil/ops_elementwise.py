@@ -1,7 +1,7 @@
 """Implement the element-wise ops, comparisons, casts, activations, norms and reductions of MIL.
 
-A norm takes a function ``inner`` that rounds its intermediate results. It rounds them to fp16 if
-``Arithmetic.narrow_norms`` is true.
+A norm calls its argument ``inner`` on every intermediate result. If ``Arithmetic.narrow_norms`` is true, ``inner``
+rounds to fp16.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Implement the MIL ops that move values or change a shape, such as gather, scatter and sort, and cumulative sums."""
+"""Implement the MIL ops that move values or change a shape (gather, scatter, sort, …), and those of cumulative sums."""
 
 import math
 

@@ -79,8 +79,8 @@ class PoolSettings:
 class SlotPool(ABC):
     """The slots that some lanes of a decoder share, and the functions that read these slots.
 
-    The functions differ only in their number of slots. The table of the slots consists of two arrays (slots,),
-    ``owner`` and ``position``. Subclasses store the keys and values.
+    A slot holds the keys and values of one position. The package's functions differ only in their number of slots. Two
+    arrays of shape (slots,) describe the slots: ``owner`` and ``position``. Subclasses store the keys and values.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, recent: int = 0):

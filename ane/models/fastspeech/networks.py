@@ -163,7 +163,7 @@ class FastSpeechConfig(Config):
     n_mels: int = 80
     embeddings: int = 149  # number of symbols that have an embedding
     # With "exact", the mask is applied between convolutions, so that the result does not depend on padding. With
-    # "published", it is not, as in NVIDIA's class, and padding changes the result near the end of a text.
+    # "published", no mask is applied, as in NVIDIA's class, so padding changes the result near the end of a text.
     padding: str = "exact"
 
     def check(self, where: str) -> None:

@@ -139,7 +139,7 @@ class TortoiseFamily(ModelFamily):
 
 
 def base_model(base: str | None) -> Bundle | None:
-    """Open the bundle whose networks complete a checkpoint. Raises UserError if it is missing or is not Tortoise."""
+    """Open the bundle whose networks complete a checkpoint. Raises UserError if there is no such Tortoise."""
     if base is None:
         return None
     model = open_model(base)

@@ -220,7 +220,7 @@ class LinearInterpolation:
             return np.empty((0, 0), np.float32)
         received = self.first + self.columns.shape[1]
         count = int(received * self.scale)
-        if count == received:  # the number of columns stays the same, so torch would copy them
+        if count == received:  # as many outputs as columns: torch's interpolation then copies the columns
             return self.columns if ended else self.columns[:, :0]
         source = self._sources(np.arange(self.done, count))
         if not ended:
