@@ -130,6 +130,23 @@ RULES: tuple[TextRule, ...] = (
         rf"\b({any_of(name.capitalize() for name in WITHIN_ADDRESS)})\.?\s+(?=#?\w?\d)",
         lambda match: f"{WITHIN_ADDRESS[match[1].lower()]} ",
     ),
+    rule("OX2 6PN", r"\b([A-Z])([A-Z])(?=\d[\dA-Z]? \d[ABD-HJLNP-UW-Z]{2}\b)", r"\1 \2 "),
+    rule(
+        "I-95 N",
+        r"(?<=\d )[NSEW]\b(?![.'&-]?\w)",
+        in_context(
+            ((r"\b(?:I-|US[- ]|(?:[Hh]wy|[Hh]ighway|[Rr]oute|[Ii]nterstate)[- ])\d{1,3} ", ""),),
+            lambda match: DIRECTIONS[match[0]],
+        ),
+    ),
+    rule(
+        "heading 270",
+        r"(?<![\w.,$£€-])[0-3]\d\d\b(?![.,:/-]?\d|%|°)",
+        in_context(
+            ((r"\b(?i:heading)(?: (?:of|is))? ", r"[.,;:!?)]|\s*\Z| (?:and|at|for|then|on|from|until|to)\b"),),
+            lambda match: number_words.digits(match[0]),
+        ),
+    ),
     rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
     rule(
         "Austin, TX",

@@ -157,6 +157,14 @@ RECORD_RULES = (
         ),
     ),
     rule(
+        "F-150, BMW 320d, A303",
+        r"(?<![\w'.-])(?:([A-Z]-)|(BMW |Mercedes )|(?:(?<=[Tt]he )|(?<=on )|(?<=onto )|(?<=off ))([ABM]))(\d{3})"
+        r"(?=[a-rt-z]{0,2}\b)(?![,.-]?\d|-[A-Z\d])([a-z])?",
+        lambda match: " ".join(
+            filter(None, [(match[1] or match[2] or match[3]).rstrip(" -"), number_words.year(int(match[4])), match[5]])
+        ),
+    ),
+    rule(
         "batting .305",
         r"(?<![\w.])\.(\d{3})\b(?!%)",
         in_context(

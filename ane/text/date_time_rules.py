@@ -65,6 +65,7 @@ HOURS_AFTER = (
 DAY_CASES = (
     ("", DATE_AFTER),
     ("", HOURS_AFTER),
+    (r"\b(?i:closed|shut)\s", r"(?<=\.)"),
     ("", r"(?<=(?:Tue|Thu|Wed|Fri)\.)|(?<=(?:Tues|Thur|Weds)\.)|(?<=Thurs\.)"),
     (r"\b(?i:on|every|next|until|till)\s", r"\.?(?<!Sun)(?<!Sun\.)(?<![A-Z])(?<![A-Z]\.)(?! (?!I\b)[A-Z])"),
 )
@@ -237,7 +238,7 @@ DATE_RULES = (
 TIME_RULES = (  # the rules for ranges come first, and replace only the dash
     rule(
         "dep. London 08:05",
-        r"\b([dD]ep|[aA]rr)\.(?= (?:[A-Z]\w* ){0,3}\d{1,2}[:.][0-5]\d\b)",
+        r"\b([dD]ep|[aA]rr)\.(?= (?:[A-Z][\w']* ){0,3}\d{1,2}[:.][0-5]\d\b)",
         lambda match: "departs" if match[1].endswith("p") else "arrives",
     ),
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),

@@ -48,7 +48,18 @@ from ane.text import (
     number_rules,
     unicode_to_ascii,
 )
-from ane.text.lexicon import BARE_TITLES, CURRENCIES, ENDINGS, INTERJECTIONS, LETTERED, NUMBERED, PHRASES, TITLES, UNITS
+from ane.text.lexicon import (
+    BARE_TITLES,
+    CURRENCIES,
+    ENDINGS,
+    INTERJECTIONS,
+    LETTERED,
+    NUMBERED,
+    PHRASES,
+    SHORT_FORMS,
+    TITLES,
+    UNITS,
+)
 from ane.text.number_rules import plural
 from ane.text.rule import TextRule, any_of, apply_rules, follows, period_after, rule
 
@@ -87,6 +98,8 @@ def expand_numbered(match: re.Match) -> str:
     "Secs. 8–10" are sections, but "10 secs." are seconds.
     """
     word = match[1]
+    if word in ("cat", "ex") or (word == "ll" and match.string.startswith("'", match.start() - 1)):
+        return match[0]
     if word.lower() in ("arts", "secs") and not SEVERAL_AFTER.match(match.string, match.end()):
         return match[0]
     if len(word) == 1 and (
@@ -102,6 +115,13 @@ def expand_abbreviation(match: re.Match) -> str:
     if key in ENDINGS and not match.string[match.end() : match.end() + 1].isalnum():
         return ENDINGS[key] + period_after(match)
     return PHRASES.get(key, match[0])
+
+
+def expand_short_form(match: re.Match) -> str:
+    """Read "Pls" as "Please", and "£2 ea." as "£2 each"."""
+    words = SHORT_FORMS[match[1].lower()]
+    spoken = words.capitalize() if match[1][0].isupper() and len(words.split()[0]) > 1 else words
+    return spoken + (period_after(match) if match[0].endswith(".") else "")
 
 
 LETTER_BEFORE = re.compile(rf"\b(?i:{any_of(LETTERED)})\s+\Z")
@@ -144,6 +164,23 @@ ABBREVIATION_RULES = (
             else f"{match[1]} {'minor' if match[2] else 'major'}{period_after(match) * match[0].endswith('.')}"
         ),
     ),
+    rule(
+        "Qty, pls, B.Sc.",
+        rf"(?<![\w.'/@&#-])({any_of(form for key in SHORT_FORMS for form in {key, key.title()} - {'Ea'})})"
+        r"(?:\.(?!\w)|(?![\w'/@&-]|\.\w| dot\b))",
+        expand_short_form,
+    ),
+    rule("(Hons)", r"Hons(?:(?<=\(Hons)|(?<=[AcDd] Hons))\b\.?", "honors"),
+    rule(
+        "s. 2(1)",
+        r"(?<![\w.'])[sS](s?)\. ?(?=\d{1,4}[A-Z]?(?:\(\d| of the\b|(?:[-–]| to )\d{1,4} of the\b))",
+        lambda match: f"section{match[1]} ",
+    ),
+    rule("the est. cost", r"\best\.(?= (?!in\b|since\b|by\b|c\b)[a-z])", "estimated"),
+    rule("54-y/o", r"(?<=\d)[ -]?y/o\b(?!-)", " year old"),
+    rule("Pt. is ill", r"\bPt\.?(?= (?:is|was|has|had|reports?|reported|denie[sd]|presents|presented)\b)", "Patient"),
+    rule("King's X", r"(?<=\bKing's )X\b(?!-)", "Cross"),
+    rule("Yr 9", r"\bYr(s?) (?=\d{1,2}\b)", r"Year\1 "),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
     rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
@@ -203,6 +240,7 @@ SIGN_RULES = (
     rule("dash", r" ?(?:—|-{2,}|(?<=\s)[–-](?=\s)) ?", ", "),
     rule("Paris–Rome", r"–", "-"),
     rule("F-16", r"(?<=[A-Za-z])-(?=\d)", " "),
+    rule("t3.micro", r"(?<=\b[a-z]\d)\.(?=(?:[a-z]{3}|\d{0,2}x?large))", " dot "),
     rule("3D, MP3", r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])", " "),
     rule("2019/20", r"(?<=\d{4})/(?=\d{2}\b)", " "),
     rule("3/4567", r"(?<=\d)\s?/\s?(?=\d)", " over "),

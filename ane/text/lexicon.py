@@ -33,6 +33,7 @@ NUMBERED = {
     "ca": "circa", "pt": "part", "art": "article", "ver": "version", "op": "opus", "b": "born", "d": "died",
     "secs": "sections", "vols": "volumes", "chs": "chapters", "arts": "articles", "ste": "suite",
     "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",
+    "cat": "category", "ex": "exercise", "yr": "year", "ll": "lines",
     "cl": "clause", "para": "paragraph", "paras": "paragraphs", "eqs": "equations", "eqn": "equation",
 }
 # Abbreviations in any position. Their period never ends a sentence.
@@ -47,7 +48,14 @@ ENDINGS = {
     "bros": "brothers", "jr": "junior", "sr": "senior", "esq": "esquire", "ave": "avenue", "blvd": "boulevard",
     "rd": "road", "ln": "lane", "hwy": "highway", "apt": "apartment", "dept": "department", "govt": "government",
     "univ": "university", "bdrm": "bedroom", "bdrms": "bedrooms", "assn": "association",
-    "intl": "international", "al": "al", "utd": "united",
+    "intl": "international", "al": "al", "utd": "united", "spp": "species",
+}
+# Short forms of words, with and without a period.
+SHORT_FORMS = {
+    "qty": "quantity", "ea": "each", "mtg": "meeting", "mtgs": "meetings", "thx": "thanks", "pls": "please",
+    "plz": "please", "ppl": "people", "gr8": "great", "l8r": "later", "idk": "I D K", "hx": "history",
+    "comp. sci": "computer science", "poli. sci": "political science", "b.sc": "B S C", "m.sc": "M S C", "b.ed": "b ed",
+    "m.ed": "m ed", "b.eng": "b eng", "m.eng": "m eng", "m.phil": "m phil",
 }
 DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday",
         "weds": "wednesday", "thu": "thursday",
@@ -149,7 +157,8 @@ UNITS = {           # abbreviation: singular
     "ns": "nanosecond", "µs": "microsecond", "ms": "millisecond", "s": "second",
     "Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz",
     "mW": "milliwatt", "W": "watt", "kW": "kilowatt", "MW": "megawatt", "GW": "gigawatt", "TW": "terawatt",
-    "Wh": "watt hour", "kWh": "kilowatt hour", "MWh": "megawatt hour", "mAh": "milliamp hour", "mA": "milliamp",
+    "Wh": "watt hour", "kWh": "kilowatt hour", "MWh": "megawatt hour", "Ah": "amp hour",
+    "mAh": "milliamp hour", "mA": "milliamp",
     "mV": "millivolt", "V": "volt", "kV": "kilovolt", "J": "joule", "kJ": "kilojoule", "MJ": "megajoule",
     "Pa": "pascal", "hPa": "hectopascal", "kPa": "kilopascal", "MPa": "megapascal", "ohm": "ohm", "mohm": "milli ohm",
     "kohm": "kilo ohm", "Mohm": "mega ohm", "Gohm": "giga ohm", "µF": "microfarad", "uF": "microfarad",
@@ -188,7 +197,8 @@ UNITS |= {"cups": "cup", "pints": "pint", "packages": "package"}
 MEASURED_THINGS = words("""
     relay hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen monitor display laptop tablet
     TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
-    cans bags wind headwind tailwind crosswind breeze gust""")
+    cans bags wind headwind tailwind crosswind breeze gust
+    turbo engine diesel petrol hybrid battery""")
 # After inches, one of these words is not a noun that is measured: 12" apart, but a 5/8" spanner.
 AFTER_INCHES = words("""
     tall high long wide deep apart thick across square around below above behind off away down up in on at by and or of
@@ -273,6 +283,7 @@ CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
     "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
     "SoX": "sox", "YoY": "year over year", "QoQ": "quarter over quarter", "MoM": "month over month",
+    "COB": "C O B", "EOB": "E O B",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------

@@ -190,6 +190,12 @@ RULES: tuple[TextRule, ...] = (
     rule("2x – 1, 5-3=2", r"[-–](?:(?<=[\w)²³] [-–]) (?=[\w√(])|(?<=\d[-–])(?=\d+(?:[-–]\d+){0,5} ?=))", expand_minus),
     rule("x−1", r" ?− ?", " minus "),
     rule(
+        "0.1 M HCl",
+        r"(?<=\d) ?M(?= (?:[a-z]+ )?(?:solution|acid|hydroxide|chloride|buffer)\b"
+        r"| (?:H|K|Na|Ca|Mg|Cu|Fe|Ag|NH)(?=[A-Za-z0-9()]*[a-z\d]|OH)[A-Z(][A-Za-z0-9()]*(?![\w-]))",
+        " molar",
+    ),
+    rule(
         "CO2, H2SO4, NaCl",
         r"[A-Z](?<!\w[A-Z])(?=[A-Za-z]{0,9}\d|[A-Z]{0,2}[a-z][A-Z]|(?<=[HK])(?:Cl|Br)\b)"
         r"[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){1,7}(?![\w+^])",

@@ -222,6 +222,7 @@ LABELLED = re.compile(
 DIAL = r"\b(?i:(?:call|dial|phone|text|ring)(?:l?ing|l?ed|s)?|r[au]ng)"
 NOT_COUNTED = r"(?! (?:people|(?:wo)?men|(?!(?:always|perhaps|this|its|as|is|us|unless)\b)[a-z]+[a-rt-z]s)\b)"
 PHONE_RULES = (
+    rule("2.0-beta.3", r"(?<=\d)-(alpha|beta|rc|dev|pre|preview|canary)\.?(?=\d)", r" \1 "),
     rule(
         "call 911, error 404",
         r"(?<![\w.,$£€#/-])\d{3}\b(?![-:/]?\d|[.,]\d|%)",
@@ -300,6 +301,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
         lambda match: f"{number_words.number(match[1])} to ",
     ),
+    rule("Q1–5", r"\b(Q\d{1,2}) ?[-–] ?(?=Q?\d{1,2}\b(?!-))", r"\1 to "),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule(
@@ -317,6 +319,17 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         "8 fl. oz.",
         r"(?<=\d)\s?fl\.\s?oz\b\.?",
         lambda match: " fl oz" + (period_after(match) if match[0].endswith(".") else ""),
+    ),
+    rule(
+        "120k mi.",
+        r"(?<=\d)[kK] mi\b\.?",
+        lambda match: f" thousand miles{period_after(match) * match[0].endswith('.')}",
+    ),
+    rule(
+        "1 (14 oz) can",
+        r"\((?<=\d \()([\d.]+) ?[ -]?(oz|lb|g|kg|ml|mL)\.?(?=\) (?:cans?|tins?|jars?|packs?|packets?|packages?|bags?"
+        r"|box|bottles?|cartons?|tubs?|containers?)\b)",
+        r"(\1-\2",
     ),
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
     rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
