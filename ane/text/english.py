@@ -8,6 +8,7 @@ reads an expression, change its rule. The rules are in these modules:
 * ``date_time_rules.py``: dates and times
 * ``chess_rules.py``: moves in a game of chess
 * ``math_rules.py``: formulas
+* ``phone_rules.py``: telephone numbers and versions
 * ``number_rules.py``: money, units and numbers
 * ``count_rules.py``: fractions, years and counts
 * ``capital_rules.py``: words in capitals and Roman numerals
@@ -46,6 +47,7 @@ from ane.text import (
     markup_rules,
     math_rules,
     number_rules,
+    phone_rules,
     unicode_to_ascii,
 )
 from ane.text.lexicon import (
@@ -316,6 +318,7 @@ EXPANSIONS: tuple[TextRule, ...] = (
     *chess_rules.RULES,
     *math_rules.RULES,
     *count_rules.RECORD_RULES,
+    *phone_rules.RULES,
     *number_rules.RULES,
     *count_rules.RULES,
     *number_rules.UNIT_RULES,
