@@ -156,6 +156,8 @@ class Dictionary:
             word = word.lower()
         if word.lower() in SOUNDS:
             return SOUNDS[word.lower()]
+        if spoken := self.without_g(word, tag, following):
+            return spoken
         for known in (word, f"{word[:-2]}'s" if word.endswith("s'") else "", word[:-1] if word.endswith("'") else ""):
             if known and self.is_known(known):
                 return self.look_up(known, tag, stress, following)
@@ -165,6 +167,13 @@ class Dictionary:
             or self.participle(word, tag, CAPITALISED if stress is None else stress, following)
             or self.shortened(word, tag, following)
         )
+
+    def without_g(self, word: str, tag: str, following: Following) -> str | None:
+        """Find the phonemes of "comin'" by those of "coming". The apostrophe of "begin'" ends a quotation."""
+        if len(word) < 5 or not word.lower().endswith("in'") or self.gold(word[:-1]) is not None:
+            return None
+        phonemes = self.word_phonemes(f"{word[:-1]}g", tag, following)
+        return f"{phonemes[:-1]}n" if phonemes and phonemes.endswith("ɪŋ") else None
 
     def shortened(self, word: str, tag: str, following: Following) -> str | None:
         """Find the phonemes of a drawn-out word, such as "nooo", by writing the repeated letter twice, or once."""
