@@ -70,7 +70,7 @@ def use(folder: Path) -> None:
         print_status(Console(file=io.StringIO()), store)
         store.adopt(plan_for(StandInSpeaker(), book(4), store.seed(None)))
         store.signals()
-        for options in ({"word_times": True, "json": True}, {"loudness": -19.0}):
+        for options in ({"word_times": True, "times": True}, {"loudness": -19.0}):
             write_book_files(store, OutputOptions(folder / "book.wav", **options))
 
 
