@@ -178,6 +178,7 @@ ABBREVIATION_RULES = (
         r"(?<![\w.'])[sS](s?)\. ?(?=\d{1,4}[A-Z]?(?:\(\d| of the\b|(?:[-–]| to )\d{1,4} of the\b))",
         lambda match: f"section{match[1]} ",
     ),
+    rule("est. in 1990", r"\b[eE]st\.(?= in \d)", "established"),
     rule("the est. cost", r"\best\.(?= (?!in\b|since\b|by\b|c\b)[a-z])", "estimated"),
     rule("54-y/o", r"(?<=\d)[ -]?y/o\b(?!-)", " year old"),
     rule("Pt. is ill", r"\bPt\.?(?= (?:is|was|has|had|reports?|reported|denie[sd]|presents|presented)\b)", "Patient"),

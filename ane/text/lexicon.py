@@ -199,7 +199,7 @@ MEASURED_THINGS = words("""
     TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
     cans bags wind headwind tailwind crosswind breeze gust
     turbo engine diesel petrol hybrid battery""")
-# After inches, one of these words is not a noun that is measured: 12" apart, but a 5/8" spanner.
+# After inches, these words are not the object that is measured: 12" apart, but a 5/8" spanner.
 AFTER_INCHES = words("""
     tall high long wide deep apart thick across square around below above behind off away down up in on at by and or of
     from to for with per is are was were than then too but each only""")
@@ -210,7 +210,7 @@ SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, but "5 in" may be "5 in the morning"
 # After one of these names, a number with an s is a plural of models, not seconds: "two iPhone 15s".
 MODELS = words("boeing airbus iphone ipad galaxy pixel porsche ferrari peugeot mazda cessna spitfire concorde lotus")
-# After one of these teams, 214/5 is a score of cricket.
+# After the name of one of these teams, 214/5 is a score of cricket.
 CRICKET_TEAMS = (*words("England Australia India Pakistan Bangladesh Zimbabwe Ireland Afghanistan Kent Surrey"),
                  "New Zealand", "South Africa", "Sri Lanka", "West Indies")
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",

@@ -191,7 +191,7 @@ def cut_after(parts: list[TextPiece], cost: float) -> list[list[TextPiece]]:
 
 
 def join(run: list[TextPiece]) -> TextPiece:
-    """Join pieces into one. The break after it is that of the last piece."""
+    """Join pieces into one piece, which has the last piece's break after it."""
     return TextPiece("".join(piece + piece.gap for piece in run[:-1]) + run[-1], run[-1].cost, run[-1].gap)
 
 

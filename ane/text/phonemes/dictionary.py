@@ -169,7 +169,7 @@ class Dictionary:
         )
 
     def without_g(self, word: str, tag: str, following: Following) -> str | None:
-        """Find the phonemes of "comin'" by those of "coming". The apostrophe of "begin'" ends a quotation."""
+        """Find the phonemes of "comin'" by the word "coming". The apostrophe of "begin'" ends a quotation."""
         if len(word) < 5 or not word.lower().endswith("in'") or self.gold(word[:-1]) is not None:
             return None
         phonemes = self.word_phonemes(f"{word[:-1]}g", tag, following)
