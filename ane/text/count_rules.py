@@ -140,7 +140,7 @@ RECORD_RULES = (
     ),
     rule(
         "England are on 214/5",
-        r"(?<=\d\d)/(?=(?:\d|10)\b(?![/.,]\d|%))",
+        r"/(?<=\d\d/)(?=(?:\d|10)\b(?![/.,]\d|%))",
         in_context(
             (
                 (

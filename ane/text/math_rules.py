@@ -191,7 +191,7 @@ RULES: tuple[TextRule, ...] = (
     rule("x−1", r" ?− ?", " minus "),
     rule(
         "0.1 M HCl",
-        r"(?<=\d) ?M(?= (?:[a-z]+ )?(?:solution|acid|hydroxide|chloride|buffer)\b"
+        r"M(?:(?<=\dM)|(?<=\d M))(?= (?:[a-z]+ )?(?:solution|acid|hydroxide|chloride|buffer)\b"
         r"| (?:H|K|Na|Ca|Mg|Cu|Fe|Ag|NH)(?=[A-Za-z0-9()]*[a-z\d]|OH)[A-Z(][A-Za-z0-9()]*(?![\w-]))",
         " molar",
     ),

@@ -213,7 +213,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
     ),
     rule(
         "8 tabs/24 hrs",
-        r"(?<=[a-z])/(?=\d{1,3} ?(?:h|hrs?|hours?|days?|wks?|weeks?|min|mins?|minutes|months?|yrs?|years?)\b)",
+        r"/(?<=[a-z]/)(?=\d{1,3} ?(?:h|hrs?|hours?|days?|wks?|weeks?|min|mins?|minutes|months?|yrs?|years?)\b)",
         lambda match: " per " if follows(match, COUNTED_THING) else match[0],
     ),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
@@ -231,7 +231,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
         lambda match: f"{number_words.number(match[1])} to ",
     ),
-    rule("Q1–5", r"\b(Q\d{1,2}) ?[-–] ?(?=Q?\d{1,2}\b(?!-))", r"\1 to "),
+    rule("Q1–5", r"(Q(?<!\wQ)\d{1,2}) ?[-–] ?(?=Q?\d{1,2}\b(?!-))", r"\1 to "),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule(
@@ -252,7 +252,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
     ),
     rule(
         "120k mi.",
-        r"(?<=\d)[kK] mi\b\.?",
+        r"k mi\b(?<=\dk mi)\.?",
         lambda match: f" thousand miles{period_after(match) * match[0].endswith('.')}",
     ),
     rule(
@@ -276,7 +276,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
             match[0] if follows(match, QUOTED) else "ft" if match[1] == "'" else "in" if match[2] else " inch"
         ),
     ),
-    rule('12" apart', r'(?<=\d)"(?=[\s.,;:)]|\Z)', expand_inches),
+    rule('12" apart', r'"(?<=\d")(?=[\s.,;:)]|\Z)', expand_inches),
     rule("= –5", r"–(?=\.?\d)", in_context(((NEGATIVE_BEFORE, ""),), lambda match: "minus ")),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),

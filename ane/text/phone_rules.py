@@ -33,7 +33,7 @@ def expand_version(match: re.Match) -> str:
 DIAL = r"\b(?i:(?:call|dial|phone|text|ring)(?:l?ing|l?ed|s)?|r[au]ng)"
 NOT_COUNTED = r"(?! (?:people|(?:wo)?men|(?!(?:always|perhaps|this|its|as|is|us|unless)\b)[a-z]+[a-rt-z]s)\b)"
 RULES: tuple[TextRule, ...] = (
-    rule("2.0-beta.3", r"(?<=\d)-(alpha|beta|rc|dev|pre|preview|canary)\.?(?=\d)", r" \1 "),
+    rule("2.0-beta.3", r"-(?<=\d-)(alpha|beta|rc|dev|pre|preview|canary)\.?(?=\d)", r" \1 "),
     rule(
         "call 911, error 404",
         r"(?<![\w.,$£€#/-])\d{3}\b(?![-:/]?\d|[.,]\d|%)",
