@@ -122,15 +122,20 @@ def run(
     check_kept(args, [*options.paths(plan.chapters, numbers), *options.other_paths(plan.chapters, numbers)])
     check_replaced(store, options, plan.chapters, numbers, args.force)
     former = store.fact("identity")
-    store.adopt(plan, options.digest)
-    store.set_fact("title", document.title)
-    store.set_fact("text", {"language": document.language, "blocks": [astuple(block) for block in plan.blocks]})
     now = {**vars(identity), "settings": dict(identity.settings)}
     changed = [
         name
         for name, value in json.loads(json.dumps(now, default=str)).items()
         if former is not None and former.get(name) != value
     ]
+    if changed and store.path.absolute() != job_folder(args.output).absolute():
+        raise UserError(
+            f"{store.path} was spoken with other options (changed: {', '.join(changed)}), and its sound would be "
+            "replaced: repeat the earlier options, or leave out --job"
+        )
+    store.adopt(plan, options.digest)
+    store.set_fact("title", document.title)
+    store.set_fact("text", {"language": document.language, "blocks": [astuple(block) for block in plan.blocks]})
     if changed:
         LOGGER.warning(
             "changed since the last run of this job: %s. All chunks will be spoken again. To keep them, press "

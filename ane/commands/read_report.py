@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from ane.commands.messages import LOGGER, plain_table
 from ane.system.errors import UserError
+from ane.system.sound_formats import FORMATS
 from ane.text import shorten
 from ane.text.cast import Cast
 
@@ -47,10 +49,10 @@ def print_book_report(
     if written.measures:
         print_acx(console, written.measures)
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
-    if written.former:
-        LOGGER.warning(
-            "an earlier run wrote these files, and this run did not change them: %s", ", ".join(written.former)
-        )
+    # another format of the same sound still fits it
+    formats = {*FORMATS, ".epub"} - {Path(written.files[0]).suffix} if not spoken else set[str]()
+    if former := [name for name in written.former if Path(name).suffix not in formats]:
+        LOGGER.warning("an earlier run wrote these files, and this run did not change them: %s", ", ".join(former))
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     facts = f"{store.fact('backend')}; seed {store.fact('seed')}"

@@ -56,9 +56,14 @@ def test_a_second_format_is_written_from_the_sound_of_the_first(workplace, succe
         )
         assert "0 of 4 chunks spoken now" in said
         assert "All chunks will be spoken again" not in said
+        assert "did not change them" not in said
     assert {path.name for path in workplace.glob("*.mp3")} == {"book 01 One.mp3", "book 02 Two.mp3"}
     assert not list(workplace.glob("*.job"))
     assert Path("kept/book.flac").read_bytes() == first
+
+    faster = ("read", "book.md", "-o", "kept/book.epub", "--job", "kept/book.flac", *FAST, "--speed", "1.3")
+    assert "was spoken with other options (changed: " in complain(*faster)
+    assert "0 of 4 chunks spoken now" in succeed("read", "book.md", "-o", "kept/book.flac", *FAST)
 
     Path("kept/book.epub").write_bytes(b"mine")
     again = ("read", "book.md", "-o", "kept/book.epub", *FAST, "--job")
