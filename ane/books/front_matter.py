@@ -97,6 +97,8 @@ def without_title_page(document: Document, title: str, author: str, spoken: bool
             omitted = Counter(document.omitted) + Counter({"front-matter": 1})
             left_out = [*document.left_out, left_out_part("front-matter", page)]
             return replace(document, chapters=chapters, omitted=dict(omitted), left_out=left_out)
+        if any(block.kind != HEADING and not is_entry(block.text) for block in chapter.blocks):
+            break  # after prose, a chapter that has the book's title is the title story of a collection
     return document
 
 

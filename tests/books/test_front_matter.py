@@ -412,3 +412,13 @@ def test_an_index_that_the_guide_names_is_left_out_however_long_it_is(tmp_path):
     )
     assert chapters(document) == [("", "It woke.")]
     assert [(part.title, part.length) for part in document.left_out] == [("OEBPS/i.xhtml", 700)]
+
+
+def test_the_title_story_of_a_collection_keeps_its_heading(tmp_path):
+    files = {
+        "foreword.xhtml": "<h1>Foreword</h1><p>It took years to come to this.</p>",
+        "story.xhtml": "<h1>The Turtle</h1><p>by A. Writer</p><p>The morning was clear.</p>",
+    }
+    document = read_document(write_book(tmp_path / "a.epub", files))
+    assert document.chapters[-1].blocks[0].text == "The Turtle"
+    assert not document.omitted.get("front-matter", 0)
