@@ -32,7 +32,10 @@ OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
 HOST = re.compile(r"[\w.-]+|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*", re.ASCII)  # a name, an IPv4 address or an IPv6 address
-ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?", re.ASCII)
+# browsers leave out the usual port
+ORIGIN = re.compile(
+    r"(?!https://.*:443\Z|http://.*:80\Z)(?:null|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?)", re.ASCII
+)
 TRANSCRIPTIONS, NEW_VOICES = 2, 1  # maximum number of transcriptions in work at once, and of new voices in work at once
 
 
@@ -143,7 +146,11 @@ class ServerSettings:
             )
         for name, form, wanted in (
             ("hosts", HOST, "host names such as tts.example, without http:// or a port"),
-            ("origins", ORIGIN, "origins such as https://app.example, with http:// or https:// and without a path"),
+            (
+                "origins",
+                ORIGIN,
+                "origins such as https://app.example, with http:// or https://, without a path or usual port",
+            ),
         ):
             if wrong := [value for value in getattr(self, name) if not form.fullmatch(value)]:
                 raise UserError(f"{name} must be {wanted}, got {', '.join(wrong)}", name)
