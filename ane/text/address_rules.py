@@ -12,6 +12,7 @@ from ane.text.lexicon import (
     CODE_WORDS,
     COMPASS,
     DIRECTIONS,
+    LETTERED,
     MONTHS,
     SENTENCE_STARTERS,
     STATES,
@@ -29,6 +30,7 @@ UNSURE_STATES = words(
     "AL AR DE HI ID IN LA ME MS OK OR PA"
 )  # states only before a ZIP code; otherwise words or languages
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
+UNLETTERED = f"(?i:{''.join(rf'(?<!{word} )' for word in sorted(LETTERED))})"  # no word such as "group" before
 
 
 def expand_address(match: re.Match) -> str:
@@ -143,7 +145,12 @@ RULES: tuple[TextRule, ...] = (
         "heading 270",
         r"(?<![\w.,$£€-])[0-3]\d\d\b(?![.,:/-]?\d|%|°)",
         in_context(
-            ((r"\b(?i:heading)(?: (?:of|is))? ", r"[.,;:!?)]|\s*\Z| (?:and|at|for|then|on|from|until|to)\b"),),
+            (
+                (
+                    r"(?<!\b[Ii]n )(?<!nder )(?<!see )(?<!See )\b(?i:heading)(?: (?:of|is))? ",
+                    r"[.,;:!?)]|\s*\Z| (?:and|at|for|then|on|from|until|to)\b",
+                ),
+            ),
             lambda match: number_words.digits(match[0]),
         ),
     ),
@@ -158,9 +165,15 @@ RULES: tuple[TextRule, ...] = (
         ),
     ),
     rule("account no. 12", r"(?<=[a-z] )no\.\s?(?=\d{3}|[A-Z]{1,4}-\d)", "number "),
-    rule("ref. AB-1", r"\b([rR]ef)\.\s?(?=(?:[A-Z]{1,4}-)?\d)", r"\1erence "),
+    rule("ref. AB-1", r"\b([rR]ef)\.\s?(?=[A-Z]{1,4}-\d|(?<!the ref\. )(?<!a ref\. )(?<!our ref\. )\d)", r"\1erence "),
     rule(
-        "FL350", r"FL(?<!\wFL) ?(\d{2,3})\b(?![,-]?\d)", lambda match: f"flight level {number_words.digits(match[1])}"
+        "FL350",
+        r"FL(?<!\wFL) ?(\d{2,3})\b(?![,-]?\d)",
+        lambda match: (
+            match[0]
+            if match[0][2] == " " and follows(match, PLACE_BEFORE)
+            else f"flight level {number_words.digits(match[1])}"
+        ),
     ),
     rule(
         "runway 27L",
@@ -176,7 +189,8 @@ RULES: tuple[TextRule, ...] = (
         in_context(
             (
                 (r"\b(?i:winds?|breezes?)(?: (?:from|out|of|in|is|are|was|will|be|light|the)){0,3}:? ", ""),
-                ("", r" (?:winds?|breezes?|gusts?|gales?)\b| \d+(?: ?[-–] ?\d+)? ?(?:mph|km/h|kts?|knots)\b"),
+                (UNLETTERED, r" (?:winds?|breezes?|gusts?|gales?)\b(?! (?:up|down|through|along|its|their|back)\b)"),
+                ("", r" \d+(?: ?[-–] ?\d+)? ?(?:mph|km/h|kts?|knots)\b"),
                 ("", r"(?<=[NS][EW]) (?:of|corner|coast|side|slope)\b"),
             ),
             lambda match: COMPASS.get(match[0], match[0]),
@@ -186,7 +200,13 @@ RULES: tuple[TextRule, ...] = (
         "code: 4938",
         r"(?<![\w.,-])\d{4,}\b(?![.,:]\d|-)",
         in_context(
-            ((r"\b(?i:code)(?: (?:is|was)|:) ", r"(?! [a-z]+[a-rt-z]s\b)"),),  # "the code is 4000 lines long" counts
+            (
+                (  # not "the code is 4000 lines long" and "the code is 2024 compliant"
+                    r"(?<!building )(?<!tax )\b(?i:code)(?: (?:is|was)|:) ",
+                    r"[\"')\]]*(?:[.,;:!?\n]|\s*\Z"
+                    r"| (?:and|or|but|for|to|on|at|in|not|so|if|when|until|from|it|please)\b)",
+                ),
+            ),
             lambda match: number_words.digits(match[0]),
         ),
     ),

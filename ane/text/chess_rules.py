@@ -2,14 +2,15 @@
 
 import re
 
-from ane.text.lexicon import ELEMENTS
-from ane.text.rule import TextRule, follows, rule
+from ane.text.lexicon import ELEMENTS, LETTERED
+from ane.text.rule import TextRule, any_of, follows, rule
 
 PIECES = {"K": "king", "Q": "queen", "R": "rook", "B": "bishop", "N": "knight"}
 CHECKS = {"+": " check", "#": " checkmate", "": ""}
 MOVE = r"(?:[KQRBN]?[a-h]?[1-8]?x?[a-h][1-8](?:=[QRBN])?|O-O(?:-O)?)[+#]?(?![\w.]\w|\w)"
 MOVE_BEFORE = re.compile(r"(?:[a-h][1-8][+#]?|O-O|\b\d{1,3}[.,]|\b[Pp]lay(?:s|ed)?|\bmoved?),? \Z")
 NOT_SURELY_MOVES = ELEMENTS | {"Bb", "Ka", "Kb", "Kc", "Kd", "Rf"}
+LABEL_BEFORE = re.compile(rf"\b(?i:{any_of([*LETTERED, 'gene', 'genes', 'protein', 'flat', 'lot', 'desk'])}) \Z")
 MOVE_ENDS = re.compile(r"(?:[a-h][1-8]|O|=[QRBN])[+#]? \Z")
 MOVE_AFTER = re.compile(rf"[,;]? (?:\d{{1,3}}\. ?)?{MOVE}")
 
@@ -22,7 +23,7 @@ def expand_move(match: re.Match) -> str:
     """
     piece, start, takes, target, promoted, check = match.groups()
     if not (takes or check or promoted):
-        unsure = piece + target[0] in NOT_SURELY_MOVES
+        unsure = piece + target[0] in NOT_SURELY_MOVES or follows(match, LABEL_BEFORE)
         if unsure and not (follows(match, MOVE_BEFORE) or MOVE_AFTER.match(match.string, match.end())):
             return match[0]
     words = [PIECES.get(piece), start.upper(), takes and "takes", target.upper(), PIECES.get(promoted)]

@@ -114,9 +114,11 @@ RECORD_RULES = (
             in_context(
                 (
                     (
-                        rf"{NOT_WON}\b(?:(?:improv\w+|falls?|fell|drop\w*|mov\w+) to|went|finished) ",
-                        r"[.,;:!?)]|\s*\Z| (?:in(?! front)|this|with|after|and|for|against|since|as|when)\b",
+                        rf"{NOT_WON}\b(?:(?<!odds )(?<!ratio )(?<!score )(?<!price )(?<!lead )(?:improv\w+|mov\w+) to"
+                        r"|(?:[Tt]hey|[Ww]e|then|[Tt]he [A-Z][a-z]+s) (?:falls?|fell|drop\w*) to|then went) ",
+                        r"[.,;:!?)]|\s*\Z| (?:this|with|and|since)\b",
                     ),
+                    (rf"{NOT_WON}\b(?:went|finished) ", r" and (?:miss|made|reach|qualif|clinch)"),
                 ),
                 lambda match: (
                     record_words(match) if int(match[1]) > int(match[2]) or match[2] > match[1] == "0" else match[0]
@@ -130,12 +132,16 @@ RECORD_RULES = (
         in_context(
             (
                 (
-                    r"\bThe [A-Z][a-z]+s (?:are|were|stand at|sit at)(?: now)? ",
-                    r"[.,;!?]|\s*\Z| (?:and (?:sit|lead|rank|stand|have|still)|in (?:the|their)|at home|on|this|overall"
-                    r"|against|since|through|after)\b",
+                    r"\b(?:[Tt]he [A-Z][a-z]+s|[Tt]hey|[Ww]e) (?:are|were|sit|stand) ",
+                    r" (?:and (?:sit|lead|rank|stand|first|second|third|fourth|fifth|last)"
+                    r"|in (?:the|their) (?:league|division|conference|standings|season)|this season|overall)\b",
+                ),
+                (
+                    r"\b(?:[Tt]he [A-Z][a-z]+s|[Tt]hey|[Ww]e)(?: (?:are|were|sit|stand)(?: now)?)? at ",
+                    r"[.,;!?]|\s*\Z| (?:and (?:sit|lead|rank|stand)|in (?:the|their)|this season|overall)\b",
                 ),
             ),
-            record_words,
+            lambda match: record_words(match) if int(match[1]) + int(match[2]) <= 162 else match[0],
         ),
     ),
     rule(
@@ -170,9 +176,15 @@ RECORD_RULES = (
         in_context(
             (
                 (
-                    r"\b(?i:bat(?:s|ted|ting)?|hits?|hitting|shot|shoots?|shooting|slugg?(?:ed|ing))"
-                    r"(?: (?:average|of|is|was|at)){0,3} ",
-                    "",
+                    r"\b(?i:bat(?:ted|ting)|slugg(?:ed|ing))(?: (?:average|of|is|was|at)){0,3} ",
+                    r"(?! (?:inch|inches|mm|cm|in|per)\b)",
+                ),
+                (
+                    r"\b(?i:bats?|hits?|hitting|shot|shoots?|shooting) ",
+                    r" (?:with \w+ (?:homers?|home runs?|RBIs?|steals|doubles|hits|walks)"
+                    r"|from (?:three|the (?:field|line))"
+                    r"|(?:this|last|for the|in his|in her) (?:year|season|career)"
+                    r"|against (?:left|right)|over his last)\b",
                 ),
                 ("", r" (?:hitter|batting|slugging)\b"),
             ),
@@ -193,7 +205,8 @@ FRACTION_RULES = (
     ),
     rule(
         "play it in 3/4",
-        r"/(?:(?<=\bin [2-9]/)|(?<=\bin 12/))(?=(?:[248]|16)\b(?!/| of\b| the\b))",
+        r"/(?:(?<=\bin [2-9]/)|(?<=\bin 12/))(?=(?:[248]|16)\b(?!/| of\b| the\b"
+        r"|[ -](?:inch|mile|cup|hour|foot|step|second|minute|mm|cm|in\b)))",
         in_context(
             (
                 (

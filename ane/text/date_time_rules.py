@@ -47,11 +47,20 @@ def expand_day_month(match: re.Match) -> str:
 
 
 def expand_days(match: re.Match) -> str:
-    """Read Mon–Fri as "monday to friday", and "Sat & Sun" as "saturday & sunday"."""
+    """Read Mon–Fri as "monday to friday". "Sun and Sat" may be names, and are days only near a word such as "open"."""
+    names = {name.lower() for name in re.findall(rf"{SHORT_DAY}\b", match[0])}
+    unsure = not re.search("[-–/&]", match[0]) and {"sun", "sat"} & names and not names - {"mon", "wed", "sun", "sat"}
+    if unsure and not (
+        re.fullmatch(r"Sat\.? and Sun\.?", match[0])
+        or follows(match, DAYS_BEFORE)
+        or DAYS_AFTER.match(match.string, match.end())
+    ):
+        return match[0]
     days = re.sub(rf"({SHORT_DAY})\b\.?", lambda day: DAYS[day[1].lower()], match[0])
     return re.sub(r"\s?[-–]\s?", " to ", days).replace("/", " ") + (period_after(match) if match[0][-1] == "." else "")
 
 
+DAYS_BEFORE = re.compile(r"\b(?i:on|every|next|until|till|closed|open|shut|from|between|daily|work)\s\Z")
 HOUR = r"\d{1,2}(?:[:.][0-5]\d)?"
 DATE_AFTER = rf",?\s+(?:{MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})"
 # Times after a day: " 10am", ", 9:30", " 10–2.", ": closed". The numbers of "Sat 10–15 minutes" are not hours.
@@ -61,6 +70,7 @@ HOURS_AFTER = (
     r"(?:\s?[AaPp]\.?[Mm]\b|(?=[.,;:!?)]|\s*\n|\s*\Z|\s(?:and|or|&|only|except|[A-Z]))))"
     r"|:\s(?i:closed|open)\b"
 )
+DAYS_AFTER = re.compile(rf"{HOURS_AFTER}|{DATE_AFTER}|\s(?:at|from)\s(?:\d|noon\b)")
 # Where a short name is a day. "Sat" may also be a verb, and "on Mon Repos" is a place.
 DAY_CASES = (
     ("", DATE_AFTER),
@@ -99,9 +109,14 @@ def expand_time(match: re.Match) -> str:
 # Where 7.45 is a time.
 TIME_CASES = (
     ("", r"(?<!\d)"),  # "a.m." or "pm" belongs to the match
-    ("", r",? (?:sharp\b|at the (?:latest|earliest)(?=[.,;:!?)\n]|\s*\Z| (?:and|or|but|so|on|if|when)\b))"),
     (
-        r"\b(?i:at|by|from|until|till|before|after|around|about|past)\s",
+        r"(?:\A|[.!?\n] ?|\b(?i:at|by|until|till|before|after|around|about|past|or|come|there|here|back)\s)",
+        r",? (?:sharp\b|at the (?:latest|earliest)(?=[.,;:!?)\n]|\s*\Z| (?:and|or|but|so|on|if|when)\b))",
+    ),
+    (
+        r"\b(?i:at|from|until|till|before|after|around|about|past)\s"
+        r"|(?:\A|[.,;:!?\n]\s?|\b(?i:be|get|back|there|here|home|done|ready|out|up|off|it|me|us|come|arrive|finish|leave"
+        r"|and|or|just|only)\s)(?i:by)\s",
         r" (?:in the (?:morning|afternoon|evening)\b(?! (?:session|trad))|at night|tonight|tomorrow|o'clock)\b",
     ),
     (r"\b[Tt]he\s", r" (?:train|bus|coach|flight|ferry|boat|service|(?:from|to) [A-Z])(?! (?:fare|ticket|pass))"),

@@ -158,7 +158,7 @@ ABBREVIATION_RULES = (
     rule("b/c", r"(?<![\w/=+*-])(?<![=+*/-] )b/c(?= (?:[a-z]{2,}|I\b))(?! is\b)", "because"),
     rule(
         "D min.",
-        r"\b([B-G](?:[b#]| flat| sharp)?|(?:(?<=\b[Ii]n )|(?<=key of ))A(?:[b#]| flat| sharp)?)"
+        r"(?<!\d )\b([B-G](?:[b#]| flat| sharp)?|(?:(?<=\b[Ii]n )|(?<=key of ))A(?:[b#]| flat| sharp)?)"
         r" (?:m(in)|maj)(?:\.|\b(?=[.,;:!?)]|\s*\Z))(?! ?\d)",
         lambda match: (
             match[0]
@@ -180,7 +180,7 @@ ABBREVIATION_RULES = (
     ),
     rule(
         "est. in 1990, the est. cost",
-        r"st\.(?<=\b[eE]st\.)(?= (?:(in \d)|(?!in\b|since\b|by\b|c\b)[a-z]))",
+        r"st\.(?<=\b[eE]st\.)(?= (?:(in \d)|(?!in\b|since\b|by\b|c\b|is\b|was\b|of\b)[a-z]))",
         lambda match: "stablished" if match[1] else "stimated",
     ),
     rule("54-y/o", r"y/o\b(?:(?<=\dy/o)|(?<=\d[ -]y/o))(?!-)", " year old"),

@@ -169,7 +169,7 @@ UNITS = {           # abbreviation: singular
     "GiB": "gibibyte", "MiB": "mebibyte", "Mb": "megabit", "Gb": "gigabit", "Mbit": "megabit", "Gbit": "gigabit",
     "kbps": "kilobit per second", "Mbps": "megabit per second", "Gbps": "gigabit per second",
     "KHz": "kilohertz", "cal": "calorie", "kcal": "kilocalorie", "dB": "decibel",
-    "mbar": "millibar", "mmHg": "millimeter of mercury", "mm Hg": "millimeter of mercury", "kt": "knot", "kts": "knot",
+    "mbar": "millibar", "mmHg": "millimeter of mercury", "mm Hg": "millimeter of mercury", "kts": "knot",
     "kton": "kiloton", "eV": "electron volt",
     "h": "hour", "hr": "hour", "hrs": "hour", "min": "minute", "mins": "minute", "sec": "second", "secs": "second",
     "yr": "year", "yrs": "year", "wk": "week", "wks": "week", "mo": "month", "mos": "month",
@@ -186,7 +186,7 @@ UNITS = {           # abbreviation: singular
 # After a number, these are units in capitals, too: "60 MPH", "5 Km".
 UNITS |= {form: UNITS[unit] for unit in words("""
     km cm mm kg mg ml mph kph rpm mpg fps bpm dpi psi lb lbs oz ft yd yds hr hrs min mins sec secs kHz MHz GHz Hz kW kWh
-    kbps mbps gbps dB kcal cc ppm gal tsp tbsp px kt kts""") for form in (unit.upper(), unit.lower(), unit.capitalize())
+    kbps mbps gbps dB kcal cc ppm gal tsp tbsp px kts""") for form in (unit.upper(), unit.lower(), unit.capitalize())
     if form not in UNITS}
 # After a single digit, these are units only if a space is between: "5 s" and "30s" are seconds, but "iPhone 5s" is not.
 # Abbreviations in recipes, which need a period: "1 1/2 c. flour".

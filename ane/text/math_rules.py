@@ -67,7 +67,12 @@ SUM_AFTER = re.compile(r"(\d+)(?: ?[-–+*/×] ?\d+){0,5} ?= ?([-–−]?\d+|[?b
 TERM_BEFORE = re.compile(
     r"(?:(?<![\w'./])(?:\d*[nxyz]|\d*[a-ln-z][²³])|= ?\d*[b-hj-z]|[\w)]\^\d+|[-+*/×–] ?\w{1,3}\)) ?\Z"
 )
-TERM_AFTER = re.compile(r"(?:\d+(?:\.\d+)?(?:[a-z]{1,2})?(?![-\w]|\.\w)|[b-hj-z][²³]?(?![\w']))|√|\(\w{1,4} ?[-+*/×–)]")
+PEOPLE_AFTER = (
+    r"(?! (?:more )?(?:others?|people|(?:wo)?men|children|kids|players|friends|students|users|of (?:us|them))\b)"
+)
+TERM_AFTER = re.compile(
+    rf"(?:\d+(?:\.\d+)?(?:[a-z]{{1,2}})?(?![-\w]|\.\w){PEOPLE_AFTER}|[b-hj-z][²³]?(?![\w']))|√|\(\w{{1,4}} ?[-+*/×–)]"
+)
 EQUALS_AFTER = re.compile(r"[\w.]{1,9}[²³]?(?: [-+*/×–] [\w.]{1,9}){0,5} ?=")
 EQUALS_BEFORE = re.compile(r"= ?(?:[\w.²³()]+ [-+*/×–] ){0,5}(?:[\w²³()]*[A-Za-z²³)]|\d+) ?\Z")
 LAST_TERM = re.compile(r"[\w.²³]{0,20}[\w²³](?=[,;:!?)]|\.?(?:\s*\Z|\s*\n|\s[A-Z])| [-+*/×=–] )")

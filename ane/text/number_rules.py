@@ -44,6 +44,9 @@ UNIT_AFTER = rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?!
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
 # An article before money or a unit, which is then singular: "a $5 note" is "a five dollar note", and "a £5 to £10 note"
 # is "a five to ten pound note".
+JEWELLERY = words(
+    "gold ring bracelet necklace chain pendant earring bangle brooch locket band jewelry jewellery plating diamond"
+)
 ARTICLE = re.compile(r"\b[Aa]n?\s+(?:[\d.,]+(?:ft|in)? (?:to|by) )*\Z")
 MEASURED = re.compile(rf" (?:{any_of(MEASURED_THINGS)})s?\b")  # a unit before these nouns is singular: "50 m pool"
 MEASURED_ACTION = re.compile(rf" (?:{any_of(MEASURED_ACTIONS)})\b")
@@ -160,8 +163,8 @@ def expand_position(match: re.Match) -> str:
 
 
 def expand_inches(match: re.Match) -> str:
-    """Write 12" as "12in", unless the sign ends a quotation of the same line. A later rule reads the unit."""
-    line = match.string[max(0, match.start() - 300) : match.start()].rpartition("\n")[2]
+    """Write 12" as "12in", unless the sign ends a quotation. A later rule reads the unit."""
+    line = match.string[max(0, match.start() - 300) : match.start()].rpartition("\n\n")[2]
     quoted = False
     for mark in re.finditer('(\\d?)"', line):
         quoted = not quoted and not mark[1]
@@ -176,6 +179,20 @@ NOUN_AFTER_INCHES = re.compile(rf" (?!{any_of(AFTER_INCHES)}\b)[a-z]")
 def expand_height(match: re.Match) -> str:
     """Read 5'10" as "five feet ten inches"."""
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
+
+
+def expand_kt(match: re.Match) -> str:
+    """Read kt as karats before "gold", as kilotons before "bomb", and as knots near "wind" or "boat"."""
+    if match["gold"] or match["blast"]:
+        return "karat" if match["gold"] else "kton"
+    around = match.string[max(0, match.start() - 90) : match.end() + 60]
+    return "kts" if AT_SEA.search(around) else match[0]
+
+
+AT_SEA = re.compile(
+    r"°|\bkts\b|\b(?i:(?:wind|gust|breeze|gale|speed|boat|ship|sail|vessel|yacht|ferr|aircraft|plane|cruis|runway"
+    r"|current|tide|storm|hurricane|helicopter|submarine|knot)[a-z]*|(?:air|head|tail|cross)(?:speed|winds?))\b"
+)
 
 
 # --- magnitudes --------------------------------------------------------------------
@@ -332,9 +349,11 @@ UNIT_RULES = (
     ),
     rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
     rule(
-        "14 kt gold, a 15 kt bomb",
-        r"(?<=\d)([\s-]?)kt(?= (?:(?P<gold>(?:[a-z]+ )?gold)|of (?!wind|breeze)\w+|yield|bomb|warhead|blast)\b)",
-        lambda match: f"{match[1]}{'karat' if match['gold'] else 'kton'}",
+        "14 kt gold, a 15 kt bomb, wind at 15 kt",
+        r"[kK][tT]\b(?:(?<=\d..)|(?<=\d[\s-]..))"
+        rf"(?:(?= (?:(?P<gold>(?:[a-z]+ ){{0,2}}{any_of(JEWELLERY)}s?)"
+        r"|(?P<blast>of (?!wind|breeze)\w+|yield|bomb|warhead|blast))\b)|)",
+        expand_kt,
     ),
     rule(
         "5 km",

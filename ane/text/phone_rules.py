@@ -3,7 +3,7 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import EMERGENCY_NUMBERS
+from ane.text.lexicon import EMERGENCY_NUMBERS, words
 from ane.text.rule import TextRule, any_of, in_context, rule
 
 
@@ -32,6 +32,8 @@ def expand_version(match: re.Match) -> str:
 
 DIAL = r"\b(?i:(?:call|dial|phone|text|ring)(?:l?ing|l?ed|s)?|r[au]ng)"
 NOT_COUNTED = r"(?! (?:people|(?:wo)?men|(?!(?:always|perhaps|this|its|as|is|us|unless)\b)[a-z]+[a-rt-z]s)\b)"
+HTTP_ERRORS = "(?:40[1-9]|41[0-8]|42[69]|50[1-4])"
+AFTER_PAGE = words("and or is was for when if in on instead that with from to error not but because every after again")
 RULES: tuple[TextRule, ...] = (
     rule("2.0-beta.3", r"-(?<=\d-)(alpha|beta|rc|dev|pre|preview|canary)\.?(?=\d)", r" \1 "),
     rule(
@@ -41,13 +43,20 @@ RULES: tuple[TextRule, ...] = (
             (
                 (rf"{DIAL}\s+", NOT_COUNTED),
                 (rf"{DIAL}\s[^.!?\n]{{0,60}}(?:,|\band|\bor)\s", rf"(?<={any_of(EMERGENCY_NUMBERS)}){NOT_COUNTED}"),
-                ("", rf"(?<={any_of(EMERGENCY_NUMBERS)}) (?:call|operator|dispatcher|emergency|line|service)s?\b"),
+                (
+                    r"\b(?:[Aa]n?|[Tt]he|[Tt]h(?:is|at)|[Ee]very|[Hh]is|[Hh]er) ",
+                    rf"(?<={any_of(EMERGENCY_NUMBERS)}) (?:(?:call|operator|dispatcher)\b"
+                    r"|(?:emergency|line|service)(?=[.,;:!?)]|\s*\Z| (?:is|was|and)\b))",
+                ),
+                ("", r"(?<=911) (?:calls|operators|dispatchers)\b(?! (?:today|yesterday|this|last|work|from)\b)"),
             ),
             lambda match: number_words.digits(match[0]),
             in_context(
                 (
                     (r"\b(?i:error|https?|status)(?: code)?:? ", r"(?<=[1-9]\d\d)"),
-                    ("", r"(?<=[45]\d\d)(?<!00) (?:error|page|response)\b"),
+                    ("", r"(?<=[45]\d\d)(?<!00) error\b"),
+                    ("", rf"(?<={HTTP_ERRORS}) (?:page|response)\b(?! [a-z])"),
+                    ("", rf"(?<={HTTP_ERRORS}) (?:page|response) (?:{any_of(AFTER_PAGE)})\b"),
                 ),
                 lambda match: number_words.year(int(match[0])),
             ),
