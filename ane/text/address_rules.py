@@ -168,7 +168,7 @@ RULES: tuple[TextRule, ...] = (
     rule("ref. AB-1", r"\b([rR]ef)\.\s?(?=[A-Z]{1,4}-\d|(?<!the ref\. )(?<!a ref\. )(?<!our ref\. )\d)", r"\1erence "),
     rule(
         "FL350",
-        r"FL(?<!\wFL) ?(\d{2,3})\b(?![,-]?\d)",
+        r"FL(?<!\wFL) ?(\d{2,3})\b(?![,-]?\d| (?:miles|km|people)\b)",
         lambda match: (
             match[0]
             if match[0][2] == " " and follows(match, PLACE_BEFORE)
@@ -202,7 +202,7 @@ RULES: tuple[TextRule, ...] = (
         in_context(
             (
                 (  # not "the code is 4000 lines long" and "the code is 2024 compliant"
-                    r"(?<!building )(?<!tax )\b(?i:code)(?: (?:is|was)|:) ",
+                    r"(?<!building )(?<!tax )(?<!dress )\b(?i:code)(?: (?:is|was)|:) ",
                     r"[\"')\]]*(?:[.,;:!?\n]|\s*\Z"
                     r"| (?:and|or|but|for|to|on|at|in|not|so|if|when|until|from|it|please)\b)",
                 ),

@@ -96,7 +96,10 @@ BEFORE_DECADES = re.compile(
     r"|(?i:mid|late|early|pre|post|non)-)\Z"
 )
 
-NOT_WON = r"\A(?![\s\S]*\b(?:w[io]ns?|lost|loses?|beat|drew|game|match|final|tie|half)\b[^.!?\n]{0,16}\Z)[\s\S]*"
+NOT_WON = (
+    r"\A(?![\s\S]*\b(?i:w[io]ns?|lost|loses?|beat|drew|game|match|final|tie|half|votes?|jury|court|decision|odds|ratio"
+    r"|aspect|stocks?|prices?|scores?|support)\b[^.!?\n]{0,16}\Z)[\s\S]*"
+)
 
 
 def record_words(match: re.Match) -> str:
@@ -114,8 +117,8 @@ RECORD_RULES = (
             in_context(
                 (
                     (
-                        rf"{NOT_WON}\b(?:(?<!odds )(?<!ratio )(?<!score )(?<!price )(?<!lead )(?:improv\w+|mov\w+) to"
-                        r"|(?:[Tt]hey|[Ww]e|then|[Tt]he [A-Z][a-z]+s) (?:falls?|fell|drop\w*) to|then went) ",
+                        rf"{NOT_WON}\b(?:improv\w+ to"
+                        r"|(?:[Tt]hey|[Ww]e|then|[Tt]he [A-Z][a-z]+s) (?:falls?|fell|drop\w*|mov\w+) to|then went) ",
                         r"[.,;:!?)]|\s*\Z| (?:this|with|and|since)\b",
                     ),
                     (rf"{NOT_WON}\b(?:went|finished) ", r" and (?:miss|made|reach|qualif|clinch)"),
@@ -180,7 +183,7 @@ RECORD_RULES = (
                     r"(?! (?:inch|inches|mm|cm|in|per)\b)",
                 ),
                 (
-                    r"\b(?i:bats?|hits?|hitting|shot|shoots?|shooting) ",
+                    r"(?<!tock )(?<!rice )(?<!rices )(?<!hares )\b(?i:bats?|hits?|hitting|shot|shoots?|shooting) ",
                     r" (?:with \w+ (?:homers?|home runs?|RBIs?|steals|doubles|hits|walks)"
                     r"|from (?:three|the (?:field|line))"
                     r"|(?:this|last|for the|in his|in her) (?:year|season|career)"

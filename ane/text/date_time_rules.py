@@ -114,7 +114,7 @@ TIME_CASES = (
         r",? (?:sharp\b|at the (?:latest|earliest)(?=[.,;:!?)\n]|\s*\Z| (?:and|or|but|so|on|if|when)\b))",
     ),
     (
-        r"\b(?i:at|from|until|till|before|after|around|about|past)\s"
+        r"(?<!rose )(?<!fell )(?<!dropped )(?<!stood )\b(?i:at|from|until|till|before|after|around|about|past)\s"
         r"|(?:\A|[.,;:!?\n]\s?|\b(?i:be|get|back|there|here|home|done|ready|out|up|off|it|me|us|come|arrive|finish|leave"
         r"|and|or|just|only)\s)(?i:by)\s",
         r" (?:in the (?:morning|afternoon|evening)\b(?! (?:session|trad))|at night|tonight|tomorrow|o'clock)\b",

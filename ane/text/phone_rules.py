@@ -45,8 +45,8 @@ RULES: tuple[TextRule, ...] = (
                 (rf"{DIAL}\s[^.!?\n]{{0,60}}(?:,|\band|\bor)\s", rf"(?<={any_of(EMERGENCY_NUMBERS)}){NOT_COUNTED}"),
                 (
                     r"\b(?:[Aa]n?|[Tt]he|[Tt]h(?:is|at)|[Ee]very|[Hh]is|[Hh]er) ",
-                    rf"(?<={any_of(EMERGENCY_NUMBERS)}) (?:(?:call|operator|dispatcher)\b"
-                    r"|(?:emergency|line|service)(?=[.,;:!?)]|\s*\Z| (?:is|was|and)\b))",
+                    rf"(?<={any_of(EMERGENCY_NUMBERS)}) (?:call|operator|dispatcher|emergency|service|line)"
+                    r"(?=[.,;:!?)]|\s*\Z| (?:is|was|and|or|asked|said|told|came|from|for|to|at|about)\b)",
                 ),
                 ("", r"(?<=911) (?:calls|operators|dispatchers)\b(?! (?:today|yesterday|this|last|work|from)\b)"),
             ),
