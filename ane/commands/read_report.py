@@ -95,7 +95,7 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
         title = store.fact("title")
         raise UserError(
             f"only {spoken - missing} of {spoken} spoken chunks are in this text, so the job in "
-            f"{store.path} is for {repr(title) if title else 'another text'}: choose another output, "
+            f"{store.path} is for {repr(title) if title else 'another text'}: choose another output or job, "
             "or add force=True to replace the job"
         )
     if missing and pruned:

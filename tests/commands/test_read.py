@@ -183,8 +183,8 @@ def test_another_text_does_not_replace_a_narration_without_force(workplace, caps
     other = ["read", "other.md", *command[2:]]
     assert main(other) == 1
     assert (
-        "only 0 of 4 spoken chunks are in this text, so the job in two.wav.job is for 'book': choose another output, "
-        "or add --force"
+        "only 0 of 4 spoken chunks are in this text, so the job in two.wav.job is for 'book': choose another "
+        "output or job, or add --force"
     ) in " ".join(capsys.readouterr().err.split())
     (workplace / "book.md").write_text("# One\n", encoding="utf-8")
     assert main(command) == 1
