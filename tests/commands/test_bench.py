@@ -112,7 +112,7 @@ def test_the_interpreter_is_measured_on_request(ane, converted):
         (("--compute-units", "NPU", "--backend", "coreml"), "NPU"),
         (("--backend", "mil"), "no Core ML packages"),
         (("--backend", "onnx"), "no ONNX packages"),
-        (("--runs", "3"), "--runs has no effect on torch:cpu, because only functions of Core ML packages"),
+        (("--runs", "3"), "runs has no effect on torch:cpu, because only functions of Core ML packages"),
         (("--bundle", "./nowhere"), "nowhere"),
     ],
 )

@@ -191,7 +191,7 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(
     assert soundfile.info(wav).samplerate == 24000
     capsys.readouterr()
     assert main(["say", "-v", "?", "--bundle", "kokoro"]) == 0
-    assert capsys.readouterr().out == "af_bella, af_heart\n"
+    assert capsys.readouterr().out == "af_bella\naf_heart\n"
     for flags, message in (
         (("--speed", "3"), "--speed must be from 0.5 to 2"),
         (("-v", "Luna"), "no voice is named"),
