@@ -11,7 +11,7 @@ from ane.commands.messages import LOGGER
 from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
 from ane.system.errors import UserError
 from ane.system.file_gate import open_regular
-from ane.system.sound_formats import FORMATS, SUFFIX_HELP
+from ane.system.sound_formats import FORMATS, SUFFIX_HELP, TAGS
 
 if TYPE_CHECKING:
     from ane.audio.media import CoverImage
@@ -24,12 +24,6 @@ SILENCES = {
     "paragraph": "between paragraphs",
     "heading": "around headings and at scene breaks",
     "chapter": "after a chapter",
-}
-TAGS = ("title", "author", "narrator", "year", "publisher", "series", "description")  # flags that become tags
-WITHOUT = {  # tags that a format lacks
-    ".m4b": ("publisher",),
-    ".m4a": ("publisher",),
-    ".wav": ("narrator", "publisher", "series", "description"),
 }
 MAX_COVER = 16 << 20  # maximum bytes of a cover image
 POCKETSPHINX = "pocketsphinx"
@@ -288,14 +282,14 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     )
     suffix = args.output.suffix.lower()
     covered = [name for name, row in FORMATS.items() if row.media and row.media.cover]
-    lost = set(TAGS if suffix in FORMATS and not FORMATS[suffix].tags else WITHOUT.get(suffix, ()))
+    lost = set(FORMATS[suffix].lacks if suffix in FORMATS else ())
     if args.times:
         lost -= {"title", "author"}  # OUT.json contains both
     if suffix in FORMATS and suffix not in covered and not args.playlist:
         lost.add("cover")
     for name in (*TAGS, "cover"):
         if getattr(args, name) is not None and name in lost:
-            able = [end for end in (*covered, ".epub") if name not in WITHOUT.get(end, ())]
+            able = [end for end in covered if name not in FORMATS[end].lacks] + [".epub"]
             raise UserError(
                 f"{name} has no effect on {suffix}, which cannot store it: use {', '.join(able[:-1])} or {able[-1]}",
                 name,

@@ -17,6 +17,9 @@ class MediaFormat:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
+TAGS = ("title", "author", "narrator", "year", "publisher", "series", "description")  # facts about a book in its files
+
+
 @dataclass(frozen=True)
 class FileFormat:
     """A format of sound files.
@@ -26,7 +29,7 @@ class FileFormat:
         sndfile: Container and encoding with which libsndfile writes the format. ``None`` means that libsndfile does not
             write it.
         clip: Whether the clips of a voice may have this format.
-        tags: Whether a file in this format can contain a title and an author.
+        lacks: The tags, of ``TAGS``, that a file in this format cannot contain.
         media_type: Media type with which the server sends the format. "" means that the server does not send it.
         sent: FFmpeg options that replace ``media.options`` when FFmpeg cannot seek in the output, as for a server.
     """
@@ -34,7 +37,7 @@ class FileFormat:
     media: MediaFormat | None = None
     sndfile: tuple[str, str] | None = None
     clip: bool = False
-    tags: bool = True
+    lacks: tuple[str, ...] = ()
     media_type: str = ""
     sent: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,7 +45,11 @@ class FileFormat:
 AIFF = FileFormat(MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}), ("AIFF", "PCM_16"), clip=True)
 FORMATS = {
     ".wav": FileFormat(
-        MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}), ("WAV", "PCM_16"), True, media_type="audio/wav"
+        MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}),
+        ("WAV", "PCM_16"),
+        True,
+        lacks=("narrator", "publisher", "series", "description"),
+        media_type="audio/wav",
     ),
     ".flac": FileFormat(MediaFormat("flac", "flac", cover=True), ("FLAC", "PCM_16"), True, media_type="audio/flac"),
     # LAME multiplies all samples by 0.95, and FFmpeg has no option to prevent this
@@ -53,18 +60,18 @@ FORMATS = {
         media_type="audio/mpeg",
         sent={"write_xing": "0"},
     ),
-    ".ogg": FileFormat(sndfile=("OGG", "VORBIS"), clip=True, tags=False),
+    ".ogg": FileFormat(sndfile=("OGG", "VORBIS"), clip=True, lacks=TAGS),
     ".aiff": AIFF,
     ".aif": AIFF,
-    ".m4a": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "})),
-    ".m4b": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "})),
+    ".m4a": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "}), lacks=("publisher",)),
+    ".m4b": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "}), lacks=("publisher",)),
     ".opus": FileFormat(
         MediaFormat("opus", "libopus", 32_000, rate=48000),
         clip=True,
         media_type="audio/ogg",
         sent={"page_duration": "100000"},
     ),
-    ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), tags=False, media_type="audio/aac"),
+    ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), lacks=TAGS, media_type="audio/aac"),
 }
 # libsndfile writes PLAIN_SUFFIXES. PyAV, which the extra "books" installs, writes MEDIA_SUFFIXES
 PLAIN_SUFFIXES = [suffix for suffix, row in FORMATS.items() if row.sndfile]
