@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 @contextmanager
 def slow_readers(address: str, model: str, count: int) -> Iterator[None]:
-    """Within the block, keep ``count`` requests for long texts open, whose sound nobody reads."""
+    """Within the block, keep ``count`` requests for long texts open, and read none of their sound."""
     host, port = urlsplit(address).hostname, urlsplit(address).port
     request = {"model": model, "input": " ".join(TEXTS * 3), "response_format": "pcm", **MODELS[model]}
     body = json.dumps(request).encode()

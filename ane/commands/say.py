@@ -173,7 +173,7 @@ def say_text(args: argparse.Namespace) -> int:
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
-        if voice is not None and "random" not in str(named):  # each request draws the random voice anew, from its seed
+        if voice is not None and "random" not in str(named):  # each request draws another random voice, from its seed
             request = request.changed(voice=voice)
         request = request if args.follow or typed else replace(request, text=read_text(args))
     streamed = speak_typed if typed else speak_pieces

@@ -3,7 +3,7 @@
 Core ML compiles each package once per chip and build of macOS. The cache has an entry for each compiled package: a
 folder ``compiled/<key>`` with the compiled model and ``compiled.json``, which has the model's name and the sizes of its
 files. The key is a hash of the chip, the build of macOS and all files of the package. After an update of macOS or of a
-package, the key differs, so nobody reads an old entry.
+package, the key differs, so `ane` never reads an old entry.
 
 An entry never moves. Specialising a model for the Neural Engine is the slowest part of a first load, and macOS caches
 the specialised model under the path of the compiled model.

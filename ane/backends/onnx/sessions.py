@@ -103,7 +103,7 @@ class SessionCache:
         return self.of(key).first
 
     def binding(self, call: "BoundCall") -> Any:
-        """Return ONNX Runtime's binding for a call. It is made again after the session was unloaded and reloaded."""
+        """Return ONNX Runtime's binding for a call. A reloaded session gets a new binding."""
         loaded = self.of(call.key)
         if call not in loaded.bindings:
             loaded.bindings[call] = call.bound(loaded.first)

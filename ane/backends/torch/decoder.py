@@ -326,7 +326,7 @@ class LanesByPrefix:
         if len(lengths) == 1:
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
-        # lane 0 fills groups with fewer lanes, and nobody reads its results there
+        # lane 0 fills groups with fewer lanes, and no caller reads its results there
         order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])  # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:

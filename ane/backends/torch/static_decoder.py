@@ -94,7 +94,7 @@ class StaticDecoder(TorchDecoder):
     """A ``TorchDecoder`` in which a step with one column per lane has a fixed shape. All other calls are inherited.
 
     Every such step computes all lanes. A lane that the caller did not request writes to an extra position at the end of
-    its cache, which nobody reads, and its results are dropped. From every lane, the step reads a *bucket* of positions:
+    its cache, which no step reads, and its results are dropped. From each lane, the step reads a *bucket* of positions:
     the smallest number among 64, 128, 256 and so on that is enough for the longest requested lane.
 
     Args:
