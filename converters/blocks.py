@@ -118,7 +118,8 @@ def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, s
 
     In fp16, a scaled eps of 1e-8 becomes 0. An eps of 0 is more exact than fp16's smallest number would be: the SNR is
     70 dB instead of 55 dB at a variance of 0.016, and 83 dB instead of 80 dB at a variance of 0.3. But with an eps of
-    0, the values of a column must not all be equal (``ane.backends.packaged.decoder.pack_columns``).
+    0, the result is not a number if all values of a column are equal (``ane.backends.packaged.pools.pack_columns``
+    avoids such columns).
     """
     return mb.layer_norm(
         x=x,

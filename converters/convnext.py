@@ -24,9 +24,9 @@ BATCH, LENGTH = 2, 29  # batch and length of the inputs with which ONNX graphs a
 def masked_graph(
     kind: str, unit: str, length: int, channels: int, compute: Callable[[Style, Var, Var], Var]
 ) -> CoreMLGraph:
-    """Describe a graph with the inputs x (1, channels, 1, N) and inside (1, 1, 1, N), and one output y.
+    """Describe a graph with two inputs, x (1, channels, 1, N) and inside (1, 1, 1, N), and with one output, y.
 
-    ``compute(style, x, inside)`` builds y.
+    ``compute(style, x, inside)`` builds the operations that compute y.
     """
     return CoreMLGraph(
         kind,

@@ -41,8 +41,8 @@ def scale_for(largest: float) -> float:
     """Return the power of two by which to multiply a residual stream with values up to ``largest``.
 
     ``converters.blocks``, principle 7, explains why the stream is multiplied. The scale is 1 if the values are already
-    small. A smaller scale than necessary costs precision: the eps of a norm shrinks with the square of the scale and
-    underflows in fp16, which matters if embeddings are small.
+    small. A scale that is smaller than necessary costs precision. The eps of a norm shrinks with the square of the
+    scale and underflows in fp16. This matters if embeddings are small.
     """
     return min(1.0, max(SMALLEST_SCALE, 2.0 ** math.floor(math.log2(LARGEST / largest))))
 
@@ -167,9 +167,10 @@ class DecoderGraphBuilder:
 
 
 def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]], cache: str) -> list[CoreMLGraph]:
-    """Describe the steps with one kind of cache. ``pools`` has the numbers of slots for each number of columns.
+    """Describe the graphs of the decoder's steps with one kind of kv-cache.
 
-    All steps with the same number of columns share a state, which is as large as the largest number of slots.
+    ``pools`` has, for each number of new columns, the numbers of slots (positions in the cache) that steps read. All
+    steps with the same number of columns share a state, which has the largest of these numbers of slots.
     """
     return [graphs.step(columns, slots, cache, max(sizes)) for columns, sizes in pools.items() for slots in sizes]
 

@@ -35,10 +35,11 @@ MISSING = 5  # a test input is this much shorter than the function's length
 
 
 def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
-    """Describe the graph x (1, C, 1, T), inside (1, 1, 1, T) → states (1, C, 1, T), log_durations (1, 1, 1, T).
+    """Describe the graph that encodes the symbols of a text.
 
-    x holds the embeddings of T symbols. ``inside`` is 1 at the text's symbols and 0 in the padding after them, where
-    all other inputs and outputs are also 0.
+    The inputs are x (1, C, 1, T), the embeddings of T symbols, and inside (1, 1, 1, T), which is 1 at the text's
+    symbols and 0 in the padding after them. The outputs are states (1, C, 1, T) and log_durations (1, 1, 1, T). In the
+    padding, x and both outputs are 0.
     """
     exact = network.config.padding == "exact"
 
@@ -52,11 +53,11 @@ def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
 
 
 def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
-    """Describe the graph states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
+    """Describe the graph that repeats the symbols' states for their frames and computes the mel (1, M, 1, L).
 
-    alignment[0, 0, t, l] is 1 if frame l belongs to symbol t, and 0 otherwise (``ane.models.durations``). A matrix
-    product with ``alignment`` repeats the states of the symbols for their frames. ``states`` and ``alignment`` are 0 in
-    the padding of symbols and of frames.
+    The inputs are states (1, C, 1, T), alignment (1, 1, T, L) and inside (1, 1, 1, L). alignment[0, 0, t, l] is 1 if
+    frame l belongs to symbol t, and 0 otherwise (``ane.models.durations``). A matrix product with ``alignment`` repeats
+    each state for its frames. In the padding after the symbols and frames, ``states`` and ``alignment`` are 0.
     """
 
     def body(s: Style, states: Var, alignment: Var, inside: Var) -> dict[str, Var]:

@@ -73,9 +73,9 @@ def segmented(
 ) -> CoreMLGraph:
     """Describe the graph of a vocoder that computes one segment of ``frames`` frames.
 
-    The graph reads W = frames + 2·margin frames, and returns sound (1, 1, 1, hop·frames). Its input ``inside`` (1, 1,
-    1, W) is 1 in the frames of the sound, and 0 before and after them. The other inputs must be 0 where ``inside`` is
-    0.
+    The graph reads W = frames + 2·margin frames, and returns sound (1, 1, 1, hop·frames). The input ``inside`` (1, 1,
+    1, W) is 1 in the frames of the whole sound, and 0 before its beginning and after its end. All other inputs must be
+    0 where ``inside`` is 0.
 
     Args:
         kind: Name of the function.

@@ -44,8 +44,8 @@ def read_container(path: Path, max_seconds: float) -> tuple[np.ndarray, int, boo
     """Read the first sound of a container such as m4a, AVI or webm, up to a little more than ``max_seconds``.
 
     Returns:
-        Audio (S,) float32 mono, its rate in Hz, and whether the channels cancel each other. If they do, the audio is
-        the first channel.
+        Audio (S,) float32 mono, its rate in Hz, and whether the channels cancel each other. If the channels cancel each
+        other, the audio is the first channel.
 
     Raises:
         OSError, ValueError, IndexError: FFmpeg cannot read the file, or the file has no sound.

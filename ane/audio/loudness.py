@@ -90,12 +90,12 @@ class LoudnessMeter:
 
 
 class PeakLimiter:
-    """A limiter that multiplies sound by ``gain``, and lowers it smoothly where its true peak would exceed ``ceiling``.
+    """A limiter that multiplies sound by ``gain``, and by less where its true peak would exceed ``ceiling``.
 
     For each sample, the limiter looks for peaks within ``LOOKAHEAD`` seconds before and after the sample, and finds the
     lowest gain that any of these peaks needs. It then multiplies each sample by the weighted mean of the lowest gains
-    within ``LOOKAHEAD`` seconds. Every one of these gains is low enough for a peak at the sample, so their mean is also
-    low enough.
+    within ``LOOKAHEAD`` seconds, so that the gain changes smoothly. If the sample is a peak, all these gains are low
+    enough for it, and so is their mean.
     """
 
     def __init__(self, rate: int, gain: float, ceiling: float):

@@ -44,8 +44,8 @@ class PlayerError(UserError):
 class ProductionRate:
     """Measures the rate at which pieces of sound are produced.
 
-    When the second piece arrives, the measurement starts again, because the wait for the first piece says little about
-    the rate.
+    When the second piece arrives, the measurement starts again without the first piece, because the wait for the first
+    piece says little about the rate.
     """
 
     def __init__(self, now: float):
@@ -71,8 +71,8 @@ class ProductionRate:
         """Return how many seconds of sound to queue before playing starts, so that the queue never becomes empty.
 
         Producing the ``remaining`` seconds of sound takes remaining / rate seconds, and the device plays all this time.
-        It can play a piece only when the piece is complete, so the longest wait for a piece is added. The result is
-        SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
+        The device can play a piece only when the piece is complete, so the longest wait for a piece is added. The
+        result is SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
         """
         return SAFETY * (self.longest_wait + max(0.0, 1 / self.rate - 1) * remaining)
 

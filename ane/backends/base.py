@@ -49,11 +49,11 @@ class RowLimit:
 
 @dataclass(frozen=True)
 class FunctionSet:
-    """Gives ``Stage.packaged`` the fixed-shape functions in the package of one network.
+    """The functions in the package of one network, as ``Stage.packaged`` gets them. Each function has fixed shapes.
 
     Attributes:
-        functions: Callable that takes a kind of function and returns the functions of this kind, one per bucket. The
-            sequence is empty if the package was converted without that kind.
+        functions: Callable that takes a kind of function and returns the functions of this kind, one per bucket (a
+            fixed length). If the package was converted without that kind, the sequence is empty.
         table: Callable that takes a key of the state dict and returns this parameter as float32, for use in NumPy.
     """
 

@@ -57,9 +57,10 @@ def core_ml_runs() -> bool:
 
 
 def core_ml_is_chosen() -> bool:
-    """Return whether "auto" may choose Core ML here.
+    """Return whether the backend "auto" may choose Core ML on this machine.
 
-    It may if ``core_ml_runs``, unless Core ML is reported to crash on this macOS whatever compute units it uses.
+    The result is ``core_ml_runs``, but it is false on versions of macOS for which users report crashes of Core ML with
+    any compute units.
     """
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
@@ -105,7 +106,7 @@ def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
 
 @validated
 class EngineOptions(TensorRTOptions):
-    """Options of an engine.
+    """Options with which ``load_backend`` opens an engine, such as torch or Core ML.
 
     ``cache`` applies to Core ML packages, ``compute_units`` to Core ML, and the options of ``TensorRTOptions`` to
     onnx:tensorrt.
@@ -116,7 +117,8 @@ class EngineOptions(TensorRTOptions):
             stored in "fp32", "fp16", "int8" or "int4". "auto" means the backend's choice.
         threads: Number of CPU threads for the whole process. ``None`` means the backend's choice.
         keep: Whether networks stay loaded after ``Backend.release``. ``None`` means that they stay on CUDA, TensorRT,
-            MPS and Core AI. They also stay if the model is small, and on Core ML if this machine has enough memory.
+            MPS and Core AI. A small model stays loaded on every engine. On Core ML, a large model stays loaded if this
+            machine has enough memory.
         cache: Memory in which Core ML packages keep the kv-cache: "io" (on the host), "state" (inside Core ML) or
             "auto".
         compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the units that
@@ -176,8 +178,8 @@ def load_backend(
     The function logs a line before slow work, and a line if it cannot use the NVIDIA GPU or Core ML.
 
     * "auto" uses the engines that `ane bench` found fastest for this bundle on this machine. If nobody has run
-      `ane bench`, ``resolve`` chooses. Where it chooses torch, MLX is used instead if ``mlx_is_chosen`` and MLX's
-      decoder gives the same results as torch's.
+      `ane bench`, ``resolve`` chooses. If ``resolve`` chooses torch, MLX takes its place if ``mlx_is_chosen`` and MLX's
+      decoder returns the same results as torch's decoder.
     * "torch" is PyTorch on CUDA. Without CUDA it uses MPS, and without MPS the CPU. "torch:cuda:N" chooses a GPU.
     * "mlx" runs Tortoise's decoder and denoiser on MLX, and the other networks on torch.
     * "coreml" is Core ML. A network that Core ML cannot run moves to other compute units or to torch.

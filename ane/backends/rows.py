@@ -15,7 +15,7 @@ MOST_ROWS = 960  # largest number of new rows per call in ``run_rows``
 
 
 def longest_pass(backend: Backend, stage: str, positions: int) -> int:
-    """Return how many of a model's ``positions`` fit in one call of a stage on this backend."""
+    """Return how many positions one call of a stage can take on this backend, at most the model's ``positions``."""
     return min(positions, backend.row_limit(stage).most or positions)
 
 

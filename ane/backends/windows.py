@@ -48,8 +48,8 @@ class StreamingWindow:
         """Return the number of new frames for the next call, when the sound of ``done`` frames is finished.
 
         The window grows in multiples of ``STEP`` frames as far as ``growth`` allows. If ``growth`` is 0.5, playback has
-        no gap as long as a second of sound takes less than 2/3 s to compute. If ``growth`` is 2, it must take less than
-        1/3 s.
+        no gap as long as a second of sound takes less than 2/3 s to compute. If ``growth`` is 2, a second of sound must
+        take less than 1/3 s.
         """
         window = self.window
         while window + STEP <= self.largest and window + STEP - 2 * margin <= self.growth * done:

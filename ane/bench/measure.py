@@ -64,9 +64,9 @@ class MeasuredFunction:
 def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.perf_counter) -> BenchRow:
     """Load a function, call it, load it again, and return its row with the measured figures.
 
-    The value of the row is the time in ms of up to ``runs`` calls after a warm-up. Its figures are cold_load_s (the
-    first load of a package also compiles it), first_ms (in its first call, Core ML may do more work) and warm_load_s.
-    If the function fails, the row has the error that the user would see.
+    The value of the row is the time in ms of up to ``runs`` calls after a warm-up. The row also has three figures.
+    cold_load_s is the first load, which also compiles the package. first_ms is the first call, in which Core ML may do
+    more work. warm_load_s is the second load. If the function fails, the row has the error that the user would see.
     """
     try:
         loaded, cold = timed(function.load, clock)

@@ -96,7 +96,7 @@ def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], fig
 
 
 def noise_note(rows: Iterable[BenchRow]) -> str | None:
-    """Return a line about rows whose readings spread too far to be compared, or ``None`` if there are no such rows."""
+    """Return a warning about rows whose readings vary too much to be compared, or ``None`` if no row varies so much."""
     shares = [row.value.farthest for row in rows if row.value]
     noisy = sum(share > NOISY for share in shares)
     return (
@@ -146,8 +146,8 @@ def document(
 def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the cells of a table.
 
-    Its columns are the competitor, the work, settings that differ between rows, the value, figures, peak memory and
-    error.
+    The columns are the competitor, the work, the settings that differ between rows, the value, other figures, peak
+    memory and the error.
     """
     settings = [
         name

@@ -25,7 +25,8 @@ class WorkerProcess(JsonProcess):
 def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[BenchRow]:
     """Measure the functions of a request, and yield a row for each.
 
-    If a function ends the process, its row has the error, and the next functions are measured in a new process.
+    If a function crashes the process that measures it, its row has the error, and a new process measures the other
+    functions.
 
     Raises:
         UserError: The process cannot list the functions.
@@ -56,8 +57,8 @@ def read_row(content: dict[str, Any]) -> BenchRow:
 def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
     """Speak the sentence in two new processes, one after the other, and return a row with the measured figures.
 
-    The first process also compiles. All figures except first_start_to_end_s are therefore from the second process. The
-    value is the seconds of work per second of speech. The figures are:
+    Only the first process has to compile. All figures except first_start_to_end_s are therefore from the second
+    process. The value of the row is the seconds of work per second of speech. The figures are:
 
     - first_audio_s: Seconds from the text to the first sound, for a stream whose networks are loaded.
     - start_to_end_s: Seconds from the start of the second process to the end of its first speech.

@@ -58,9 +58,9 @@ class TimedChapter:
 
 @dataclass(frozen=True)
 class BookTimeline:
-    """The positions of all chapters in the sound of a book, or of some chapters in one file of the book.
+    """The positions of chapters in a sound file, in samples at ``rate`` Hz.
 
-    Samples are at ``rate`` Hz.
+    The file has the sound of a whole book, or of some of its chapters.
     """
 
     rate: int

@@ -132,7 +132,8 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
 class SpineReader:
     """A reader that collects the chapters of a book. ``read_file`` reads the next text file of the spine.
 
-    A file that the contents do not list becomes a separate chapter, because the file before it may be left out.
+    If the table of contents does not list a file, the file becomes a separate chapter, because the file before it may
+    be left out.
     """
 
     archive: BookArchive

@@ -15,7 +15,7 @@ NOT_AUTHORS = ("trl", "ill", "edt", "nrt", "bkp", "aui", "ann", "com", "art", "c
 
 @dataclass(frozen=True)
 class MetadataElement:
-    """An element of the metadata, with its text, its attributes and the properties that other elements add to it."""
+    """An element of an EPUB's metadata: its text, its attributes, and the properties that other elements add to it."""
 
     name: str
     text: str

@@ -70,7 +70,7 @@ class EpubFacts:
 
 @dataclass
 class OverlaidChapter:
-    """A chapter's page, and the times of the spans on it that a reading program marks while they are spoken.
+    """A chapter's page in an EPUB, and the times at which a reading program marks the spans on this page.
 
     Attributes:
         clips: For each marked span, its id, its start and its end. Both times are seconds from the beginning of the
@@ -154,7 +154,10 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
 
 
 def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterator[tuple[str, float]]:
-    """Yield the words or sentences of a chunk that are marked one after another, with their starts in seconds."""
+    """Yield the words or sentences of a chunk, with their starts in seconds.
+
+    A reading program marks these parts one after another.
+    """
     text, begin, words = without_commands(timed.chunk.text), part.seconds(timed.start), timed.words
     written = WORDS.findall(text)
     if not words or written != [word.word for word in words]:

@@ -41,10 +41,11 @@ OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenb
 def without_front_matter(
     chapters: Sequence[BookChapter], rules: Mapping[str, Omission], omitted: Counter[str], left_out: list[LeftOutPart]
 ) -> list[BookChapter]:
-    """Remove front matter from chapters if a rule omits it. Remove a table of contents that consists of headings.
+    """Remove front matter from chapters, such as a copyright page, if a rule omits it.
 
-    If the text below "Contents" is not a list, such as a prologue without a heading, it becomes a separate chapter. If
-    no chapter would be left, return all chapters.
+    A table of contents that consists of headings is removed too. If the text below the heading "Contents" is not a
+    list, such as a prologue without a heading, it becomes a separate chapter. If no chapter would be left, return all
+    chapters.
     """
     if "front-matter" not in rules:
         return list(chapters)

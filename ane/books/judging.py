@@ -48,7 +48,7 @@ class SoundSignals:
 
 
 def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
-    """Measure the signals of a sound (S,) float32, from which silence was trimmed as for the chunks of a book."""
+    """Measure the signals of a sound (S,) float32 whose silence at both ends has been trimmed."""
     levels = frame_levels(audio, rate)
     loud = np.flatnonzero(levels > QUIET)
     if not len(loud):
@@ -78,11 +78,12 @@ def runs_at_full_scale(audio: np.ndarray) -> int:
 
 
 def clicks(audio: np.ndarray, rate: int) -> int:
-    """Count the milliseconds with a click, which is a step between samples ``CLICK`` times as large as all near it.
+    """Count the milliseconds in which a sound has a click.
 
-    The milliseconds directly before and after a click may belong to the click, so the function does not compare their
-    steps. Speech has no such steps, because the pulses of a voice repeat within ``CLICK_REACH``, and a burst lasts
-    longer than a click.
+    A click is a step between two samples that is ``CLICK`` times as large as every other step near it. A click may be
+    longer than a millisecond, so the function does not compare its steps with those of the milliseconds directly before
+    and after it. Speech has no such steps, because the pulses of a voice repeat within ``CLICK_REACH``, and a burst
+    lasts longer than a click.
     """
     size = rate // 1000
     steps = np.abs(np.diff(audio))

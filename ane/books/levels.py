@@ -24,14 +24,14 @@ PIECE = 1 << 17  # samples that are measured at once
 class BookLeveller:
     """A leveller that encodes a file again until its decoded sound has the right level.
 
-    An encoder changes the level of all files of a book alike, so the next file starts with the corrections of the last
-    one. If the peaks of a file keep it from reaching its level, its corrections are not passed on.
+    An encoder changes the level of all files of a book alike, so the leveller starts each file with the previous file's
+    corrections. If a file cannot reach its level because of its peaks, the leveller does not reuse its corrections.
 
     Attributes:
         level: Name of the level that is set: a property of ``LoudnessMeter``.
         peak: Highest true peak that a file may have, in dB.
         correction: Number of dB that the leveller adds to the gain, because the encoder changes the level.
-        whole: Meter of the decoded sound of all finished files together.
+        whole: Meter that has measured the decoded sound of all finished files together.
     """
 
     level: str

@@ -37,7 +37,7 @@ MAX_BYTES = 210  # bytes of a title in a file name (most systems allow 255 for t
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The files to write for a book. Subtitles and times are files next to the sound, or are inside an EPUB.
+    """The files to write for a book. Subtitles and times are separate files next to the sound, or parts of an EPUB.
 
     Attributes:
         path: File of the book. Its suffix chooses the format.

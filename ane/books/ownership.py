@@ -50,8 +50,8 @@ class FileOwnership:
     def publish(self, file: Path, path: Path) -> None:
         """Rename a complete file to ``path``, unless there is a file at ``path`` that this job does not own.
 
-        The job records the new content before the rename. If the process is killed between the two, ``path`` still has
-        the old content, which the job has recorded too.
+        The job records a hash of the new content before the rename. If the process is killed before the rename,
+        ``path`` still has the old content, whose hash the job has recorded too.
 
         Raises:
             UserError: Another process is writing the output, or ``check`` rejects the file at ``path``.

@@ -182,13 +182,15 @@ def plan_book(
 ) -> BookPlan:
     """Divide a document into chunks.
 
-    A chunk never spans two blocks. If a text occurs several times, the key depends on how often it occurred before, but
-    not on its position, so that an inserted paragraph does not change the keys of other chunks.
+    A chunk never spans two blocks. A job stores the sound of a chunk under the chunk's key. The key does not depend on
+    the chunk's position, so an inserted paragraph does not change the keys of other chunks. If several chunks have the
+    same text, each key also depends on how many of these chunks come before.
 
     Args:
         lengths: Desired and maximum number of characters per chunk. ``None`` makes every paragraph one chunk.
-        spoken_as: Function that takes a chunk's marked text and the name of its voice. It returns text for the chunk's
-            key, with everything else that changes the sound: the respelled words and the digest of the voice.
+        spoken_as: Function that takes a chunk's marked text and the name of its voice. It returns a text that becomes
+            part of the chunk's key. This text has everything else that changes the sound: the respelled words and the
+            digest of the voice.
         cast: The cast that gives voices to quotations. Headings are narration. ``None`` means that there is no cast.
 
     Raises:
@@ -271,7 +273,10 @@ def silence_after(block: TextBlock, following: TextBlock | None, silences: Silen
 
 
 def silence_within(part: str, silences: Silences) -> float:
-    """Return the silence after a chunk within a paragraph, which is shorter if the chunk ends within a sentence."""
+    """Return the seconds of silence between two chunks of a paragraph.
+
+    The silence is shorter if the first chunk ends within a sentence.
+    """
     whole = MARKS.search(without_commands(part).rstrip(CLOSING))
     return silences.sentence if whole else min(WITHIN_SENTENCE, silences.sentence)
 

@@ -235,7 +235,7 @@ class JobStore(JobDatabase):
         return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
-        """Lock and lease the output for writing. Return False if another process is writing it.
+        """Reserve the output for this process, with a lock and a lease. Return False if another process is writing it.
 
         The lock lasts until this process ends, even if the system suspends the process for longer than a lease. The
         lease is for file systems that have no locks.

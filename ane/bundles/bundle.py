@@ -249,7 +249,7 @@ class Bundle:
         return any(self.family.networks[name].random for name in self.networks)
 
     def lacks(self, part: str) -> UserError:
-        """Create the error for a part, such as "tokenizer", that this kind of model does not have."""
+        """Create the error which says that this kind of model does not have a part, such as "tokenizer"."""
         return UserError(f"{self.name} is a {self.family.title} model, which has no {part}")
 
     def lacks_packages(self, format: str, otherwise: str = "") -> UserError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # importing torch takes a second
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything that a bundle needs from a model. The importer has checked all of it except the values of the weights.
+    """A model as the importer passes it to the writer of a bundle, checked except for the values of the weights.
 
     Attributes:
         family: Name of the model's family.

@@ -47,9 +47,9 @@ class Config:
         return cls(**{name: freeze(value) for name, value in arguments.items() if name in known})
 
     def check_value(self, name: str, value: Any, where: str) -> None:
-        """Raise UserError if a value from JSON is not of the same kind as the official value of this hyper-parameter.
+        """Raise UserError if a value from JSON has another type than the official value of this hyper-parameter.
 
-        ``where`` is the start of the message.
+        The message begins with ``where``.
         """
         official = getattr(self, name)
         if not _same_kind(value, official, None if name in self.identifiers else 1):

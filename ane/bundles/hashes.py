@@ -84,8 +84,8 @@ def check_size(directory: Path, expected: FileRecord) -> None:
 def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -> None:
     """Raise UserError unless the file has the recorded SHA-256.
 
-    If the file has matched before, and its size and times have not changed, it is read again only if ``recompute`` is
-    true.
+    If ``recompute`` is false, a file that has matched before is not read again unless its size or its times have
+    changed.
     """
     check_size(directory, expected)
     path = directory / expected.file

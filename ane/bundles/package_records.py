@@ -30,9 +30,9 @@ CORE_ML_FIELDS = ("scale", "compute_units", "warnings")  # fields that only reco
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """A function of a package: its kind, the lengths of its bucket, and its signal-to-noise ratios in dB.
+    """A function of a package: its kind, the lengths for which it was built, and its signal-to-noise ratios in dB.
 
-    It has one signal-to-noise ratio for each arithmetic in which the converter has checked it.
+    The converter records a signal-to-noise ratio for each arithmetic in which it has checked the function.
     """
 
     kind: str

@@ -67,11 +67,11 @@ def summarise_keys(keys: Iterable[str], most: int = sys.maxsize) -> str:
 
 
 def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
-    """Return the names of the entries that determine the tensor ``key``, or ``None`` if they are missing.
+    """Return the names of the entries from which to compute the tensor ``key``, or ``None`` if entries are missing.
 
-    Without weight norm, this is ``key`` itself. With weight norm, it is a gain and a direction. They are called
-    X.weight_g and X.weight_v if torch.nn.utils.weight_norm made them, as in the official files, and
-    X.parametrizations.weight.original0 and original1 if torch.nn.utils.parametrizations.weight_norm made them.
+    Without weight norm, there is one entry, ``key`` itself. With weight norm, the two entries are a gain and a
+    direction. torch.nn.utils.weight_norm calls them X.weight_g and X.weight_v, as in the official files.
+    torch.nn.utils.parametrizations.weight_norm calls them X.parametrizations.weight.original0 and original1.
     """
     if key in entries:
         return (key,)
@@ -179,7 +179,7 @@ OTHER_FILES = {
 
 
 def load_pickle(path: Path | str) -> Any:
-    """Load a file that ``torch.save`` wrote. Tensors are on the CPU, and memory-mapped if the file's format allows it.
+    """Load a file that ``torch.save`` wrote. Its tensors are on the CPU, memory-mapped if the file's format allows it.
 
     The function creates only tensors and plain containers (``weights_only=True``). It rejects a file that refers to
     other objects before any of their code runs.

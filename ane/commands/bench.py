@@ -375,8 +375,8 @@ def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tu
 def remember_fastest(run: BenchRun, date: str) -> str:
     """Record the fastest engines, which ``--backend auto`` will use, and return a line that says so.
 
-    Record nothing and return "" if the model is the embedded one, or if the decoder was measured on fewer than two
-    backends.
+    If the model is the embedded one, or if the decoder was measured on fewer than two backends, record nothing and
+    return "".
     """
     from ane.backends.measured import EngineChoice, measured_file, remember
     from ane.bundles.opening import is_embedded

@@ -142,7 +142,7 @@ def convert_command(args: argparse.Namespace) -> int:
 
 
 def listed(args: argparse.Namespace, model: Bundle) -> list[str] | None:
-    """Return the lines of a list that a flag with the value "?" asks for, or ``None`` if no flag has that value."""
+    """Return the lines of the list that a flag with the value "?" requests, or ``None`` if no flag has this value."""
     from ane.models.tortoise.networks import NETWORKS
     from converters.function_table import convertible_model, convertible_networks, pick_networks
     from converters.ggml.tortoise_cpp import FILES

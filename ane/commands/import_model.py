@@ -234,7 +234,7 @@ def _from_hub(
 ) -> CheckpointOrigin:
     """Download the checkpoints from the Hugging Face hub.
 
-    If a bundle of the same commit is at the destination, the files must have the hashes that it records.
+    If the destination already has a bundle of the same commit, the files must have the hashes that the bundle records.
     """
     from ane.bundles.hub import check_recorded_hashes
 

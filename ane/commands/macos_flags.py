@@ -69,7 +69,7 @@ def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def listed(args: argparse.Namespace) -> list[str] | None:
-    """Return the lines of a list that a flag with the value "?" asks for, or ``None`` if no flag has that value."""
+    """Return the lines of the list that a flag with the value "?" requests, or ``None`` if no flag has this value."""
     if args.file_format == "?":
         return [f"{name}  {suffix}" for name, suffix in FILE_FORMATS.items()]
     if args.data_format == "?":

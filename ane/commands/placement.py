@@ -18,7 +18,7 @@ NEURAL_ENGINE = "Neural Engine"
 
 @dataclass
 class OffloadedGroup:
-    """Operations of one type that Core ML would not run on the Neural Engine, all for the same reason.
+    """Operations of one type that Core ML would run outside the Neural Engine, all on the same device.
 
     Attributes:
         op: Type of the operations.
@@ -110,10 +110,11 @@ def _device(device: Any) -> str:
 
 
 def function_placement(package: "Package", units: str, name: str) -> Placement | None:
-    """Compile a function and read Core ML's plan for it (macOS only). Return ``None`` if Core ML has no plan.
+    """Compile a function and read on which processors Core ML plans to run its operations. Works only on macOS.
 
-    The function is first copied to a package where it is the only one, because Core ML plans only the default function
-    of a package and coremltools cannot pass another name. The plan is cached for this Mac and its build of macOS.
+    Core ML plans only the default function of a package, and coremltools cannot name another function. So the function
+    is first copied to a package of its own. The plan is cached for this Mac and its build of macOS. Returns ``None`` if
+    Core ML has no plan.
 
     Raises:
         UserError: This is not a Mac, or Core ML refuses the function.

@@ -184,7 +184,7 @@ def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
 
 
 def warn_of_languages(plan: "BookPlan") -> None:
-    """Warn of text that the document marks as another language than English, because all voices read it as English."""
+    """Warn the user if the document marks text as another language, because all voices read it as English."""
     other = [
         chunk
         for chunk in plan.chunks
@@ -334,7 +334,10 @@ def find_job(path: Path) -> Path:
 
 
 def note_other_jobs(output: Path) -> None:
-    """Say that there are jobs for other formats of a new output, because --job can use their sound."""
+    """Tell the user about jobs that spoke the same book for another output file.
+
+    The option --job can use their sound.
+    """
     for folder in sorted(output.parent.glob("*.*.job")):
         if Path(folder.stem).stem == output.stem:
             LOGGER.info("%s has spoken another output: add --job %s to use the sound that it keeps", folder, folder)

@@ -295,7 +295,7 @@ def speak_whole(
 ) -> SpeechOutputs:
     """Speak the text, and write every chunk as soon as it is made.
 
-    If the sound is also played, has alternatives or needs word times, write it once all of it is made.
+    If the sound is also played, has alternatives or needs word times, write everything after the last chunk is made.
     """
     from ane.audio import write
 

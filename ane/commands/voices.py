@@ -233,8 +233,8 @@ def _content(voice: "FoundVoice") -> str:
 def voice_destination(output: str, model: Bundle, force: bool) -> Path:
     """Return the path of the voice file that ``--output`` names.
 
-    A value that ends in .safetensors or .pth is the path itself. Any other value is a name, and the file is in the
-    user's folder of voices, where ``-v NAME`` finds it.
+    If the value ends in .safetensors or .pth, it is the path. Any other value is the name of a file in the user's
+    folder of voices, where ``-v NAME`` finds it.
 
     Raises:
         UserError: The value is not a valid name, the file cannot be written, or it exists and ``force`` is not set.

@@ -28,7 +28,7 @@ def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int
 
 
 def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the path from the first to the last cell of a matrix whose cells have the lowest total cost.
+    """Find the cheapest path through a matrix of costs, from its first cell to its last cell.
 
     A step of the path goes to the next row, to the next column, or to both. As in openai-whisper, costs are summed in
     float32, and the step to the next column wins a tie. All cells of a diagonal are computed at once.

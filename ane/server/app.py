@@ -144,7 +144,10 @@ def speech_routes(service: Service) -> APIRouter:
 
     @router.get("/models/{model}")
     async def model(model: str) -> ModelCard:
-        """Return one model. For one of OpenAI's names, return the model that answers for it on this server."""
+        """Return facts about one model.
+
+        For a name of OpenAI's, return facts about the model that this server uses in its place.
+        """
         transcribes = service.settings.transcriber and model in (service.settings.transcriber, *OPENAI_TRANSCRIBERS)
         return model_card(catalogue.transcriber(model) if transcribes else catalogue.model(model))
 

@@ -92,7 +92,7 @@ class Connections:
 
 
 class SmallPartsError(Exception):
-    """The body of a request arrives in too many small parts, each of which takes as much time as a large one."""
+    """Means that a request's body arrives in too many small parts. A small part takes as much time as a large part."""
 
 
 class LimitedParser(h11.Connection):

@@ -36,7 +36,7 @@ class ServedRequest(SpeechRequest):
 
 @dataclass(frozen=True)
 class SoundPiece:
-    """Sound, (n,) float32 from -1 to 1 at ``rate`` Hz, with words whose times became known, and all warnings so far."""
+    """A piece of sound, the words whose times have become known with it, and all warnings so far."""
 
     audio: np.ndarray
     rate: int

@@ -315,7 +315,10 @@ def well_formed() -> Iterator[None]:
 
 
 def checked_string(text: object) -> str:
-    """Return the text of an event, or raise RefusedError if it is not a string, because wyoming does not check it."""
+    """Return the text of an event, and raise RefusedError if it is not a string.
+
+    The package wyoming does not check it.
+    """
     if not isinstance(text, str):
         raise RefusedError(f"text must be a string, got {type(text).__name__}", 400, "input")
     return text

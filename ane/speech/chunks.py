@@ -140,7 +140,7 @@ def fitting_chunks(
     most: int,
     unit: str,
 ) -> list[OneChunk]:
-    """Split one passage into chunks. Halve a piece that is too long for one pass, until its parts are short enough."""
+    """Split one passage into chunks. If a chunk is too long for one pass of the network, halve it until it fits."""
 
     def fitting(piece: str, maximum: int) -> list[OneChunk]:
         if (chunk := make(piece, passage)) is None:

@@ -54,7 +54,7 @@ def split_setting(desired: int, most: int) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of commands, and the field that it sets.
+    """An option of commands, and the field of settings or requests that it sets.
 
     Attributes:
         name: Name of the option.

@@ -48,9 +48,9 @@ class Speaker(ABC):
     To add a kind of model, subclass ``Speaker``. Set ``settings``, ``sample_rate`` and ``speeds``, and implement
     ``chunks`` and ``render``. Override ``networks`` if some settings do not need all of the model's networks.
 
-    Several coroutines may share a speaker, even if they run in different event loops. The speaker makes one piece of
-    sound for one coroutine, and then serves the next coroutine. A model that has several CPU threads may speak two
-    chunks of a text at once.
+    Several coroutines may share a speaker, even if they run in different event loops. The speaker makes a piece of
+    sound for one coroutine, then a piece for the next coroutine, and so on. A model that has several CPU threads may
+    speak two chunks of a text at once.
 
     Attributes:
         settings: Class of this model's settings.

@@ -155,7 +155,7 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
         sample_rate: Samples per second.
         chunks: Texts that the model speaks in one pass each.
         timeline: Timeline that records when each phase ran.
-        elapsed: Seconds from the arrival of the text to the last piece, including the time that you took between
+        elapsed: Seconds from the arrival of the text to the last piece, including the time that you took between two
             pieces.
         words: Words with the times at which they are heard, for the chunks whose times are known so far.
     """

@@ -27,7 +27,8 @@ def write_subtitles(path: Path, speech: "Speech") -> None:
 def cues(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Iterator[Cue]:
     """Divide words into subtitles, and yield them.
 
-    A new subtitle begins after a sentence, at a pause, when the voice changes, and when two lines are full.
+    A new subtitle begins after the end of a sentence, after a pause, when the voice changes, and when two lines are
+    full.
     """
     held: list[SpokenWord] = []
     for word in words:

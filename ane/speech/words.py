@@ -41,9 +41,9 @@ class SpokenWord:
 def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenWord]:
     """Match the words of a written text with the spoken words, and return the written words with their times.
 
-    The normaliser may spell out a word: "$5" becomes "five dollars". A written word gets the time from its first to its
-    last spoken word. If the normaliser spelled out several written words together, their time is divided in proportion
-    to their numbers of letters.
+    The normaliser may spell out a word: "$5" becomes "five dollars". A written word begins with its first spoken word
+    and ends with its last spoken word. If the normaliser spelled out several written words together, their time is
+    divided in proportion to their numbers of letters.
 
     Args:
         text: The text as written.

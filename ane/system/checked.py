@@ -78,7 +78,10 @@ def choices_text(fault: Any) -> str:
 
 
 def range_text(limits: dict[str, float]) -> str:
-    """Describe limits, such as "from 0 to 1", "at least 1" or "above 0 and at most 1". "" if there are no limits."""
+    """Describe limits, such as "from 0 to 1", "at least 1" or "above 0 and at most 1".
+
+    Returns "" if there are no limits.
+    """
     if limits.keys() == {"ge", "le"}:
         return f"from {limits['ge']:g} to {limits['le']:g}"
     if limits.keys() == {"gt", "lt"}:

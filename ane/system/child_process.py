@@ -157,7 +157,7 @@ def import_paths() -> list[str]:
 
 
 def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int | None) -> None:
-    """Limit the resources that this process may use. If it has a limit, it also writes no core file.
+    """Limit the resources that this process may use. With any limit, the process also writes no core file.
 
     On Apple silicon, macOS reserves about 390 GiB of addresses for each process and rejects a smaller RLIMIT_AS
     (https://github.com/WeblateOrg/weblate/pull/21763). On a Mac, the process therefore measures its resident memory

@@ -20,7 +20,7 @@ NamedFiles = Iterable[tuple[str, Path | str]]
 
 
 def open_regular(path: Path | str, limit: int | None = None) -> BinaryIO:
-    """Open a regular file for reading, but no named pipe, which might wait forever, and no device, which has no end.
+    """Open a regular file for reading. Named pipes might wait forever and devices have no end, so both are errors.
 
     Raises:
         OSError: ``path`` is not a regular file, has more than ``limit`` bytes, or cannot be opened.

@@ -146,7 +146,7 @@ def flush(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Flush the names in a folder to the disk, so that they survive a power failure, if the system can open folders."""
+    """Flush a folder's list of names to the disk, so that new names survive a power failure."""
     with suppress(OSError):
         opened = os.open(path, os.O_RDONLY)
         try:

@@ -91,8 +91,8 @@ def silent_c_libraries() -> Iterator[None]:
     """Hide what C libraries print inside the block, by redirecting file descriptor 2 to the null device.
 
     ALSA prints a dozen lines if it finds no device, Core AI prints a line for each function, and libmpg123 prints lines
-    about damaged MP3. The redirection applies to all threads. If another thread is already inside such a block, this
-    thread redirects nothing.
+    about damaged MP3. The redirection applies to all threads. If another thread already redirects the descriptor, this
+    thread changes nothing.
     """
     if not _REDIRECTING.acquire(blocking=False):
         yield

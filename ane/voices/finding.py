@@ -35,7 +35,7 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
 
     Raises:
         UserError: No voice has this name (the message lists similar names), the folder contains no voice, or the path
-            is neither a file nor a folder, but for example a named pipe.
+            is neither a file nor a folder (for example, it is a named pipe).
     """
     folders = list(folders)
     if not name_or_path.strip():
@@ -129,7 +129,7 @@ def _files_of(entry: Path) -> tuple[Path, ...]:
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
-    """Return the clips in a folder, sorted by name. If it has no clips, return its only file of latents.
+    """Return the clips in a folder, sorted by name. If the folder has no clips, return its only file of latents.
 
     Upstream's ``load_voice`` has the same rule (utils/audio.py). A .pth file next to clips is ignored, because
     upstream's git master leaves a copy of the clips in such a file.

@@ -81,7 +81,7 @@ class CoreMLOptions:
         return stored_precision(CORE_ML, network_spec(network), self.precision)
 
     def request(self, reference: Any, model: Bundle, scale: float = 1.0) -> GraphRequest:
-        """Combine these options with a network, its model and its scale, as the table of functions needs them."""
+        """Combine these options with a model, one of its networks and the scale of this network."""
         return GraphRequest(reference, model, self.lanes, self.caches, self.buckets, scale)
 
     @classmethod
@@ -139,10 +139,10 @@ def write_package(
     functions: Collection[str] | None = None,
     resume: bool = False,
 ) -> PackageRecord:
-    """Write the package ``bundle``/packages/<network>-<precision>.mlpackage. It appears when it is complete.
+    """Write the package ``bundle``/packages/<network>-<precision>.mlpackage. The folder appears when it is complete.
 
-    Every function is built, compressed and saved in a package of its own, and then added to the final package, which
-    stores shared weights once.
+    Each function is first built, compressed and saved as a separate package. It is then added to the final package,
+    which stores weights that several functions share only once.
 
     Args:
         model: The model.
@@ -338,7 +338,7 @@ class CoreMLTarget:
 
 
 def check_options(options: CoreMLOptions, model: Bundle) -> None:
-    """Raise UserError if an option has no effect on this model, or if the model or the engine rejects a length."""
+    """Raise UserError if an option has no effect on this model, or has a length that is too small or too large."""
     convertible = convertible_model(model)
     buckets = convertible.buckets
     for kind, sizes in options.buckets.items():

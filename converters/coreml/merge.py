@@ -29,13 +29,13 @@ BLOB_FILE = "@model_path/weights/weight.bin"
 def merge(parts: Iterable[tuple[str, Path]], destination: Path) -> None:
     """Add functions to the package ``destination``. Create it if it does not exist.
 
-    The package is valid after each function, so that a later call can add the functions that an interrupted call did
-    not add. The first function of a package is its default function.
+    The package is valid after each added function. If a call is interrupted, a later call can add the missing
+    functions. The first function of a package is its default function.
 
     Args:
         parts: For each function, its name in the merged package, and a package that holds it under the name "main".
-            When ``merge`` asks for the next package, it has read the one before. The iterator may then delete that
-            package. This saves disk space, because every package has its own copy of the network's weights.
+            When ``merge`` asks the iterator for the next package, the iterator may delete the previous package. This
+            saves disk space, because every package has its own copy of the network's weights.
         destination: The merged package.
     """
     merged, model = model_messages().Model(), destination / MODEL

@@ -227,10 +227,10 @@ def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str
 
 
 def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str], precision: str) -> None:
-    """Add the metadata: ``general.*``, the tokenizer, ``gpt2.*`` and ``tortoise.*``.
+    """Add the metadata of the file, whose keys begin with ``general``, ``gpt2`` or ``tortoise``, and the tokenizer.
 
-    ``gpt2.*`` has the sizes of the decoder. ``tortoise.*`` has the model's other facts, among them the config of each
-    network and the SHA-256 of the file with its weights.
+    ``gpt2.*`` has the sizes of the decoder. ``tortoise.*`` has the model's other facts, such as the config of each
+    network and the SHA-256 of the file with the network's weights.
     """
     manifest = model.manifest
     writer.add_name(model.name)

@@ -132,10 +132,10 @@ LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4  # sizes of the 
 
 
 def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor, ...]:
-    """Decode a prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
+    """Decode a prefix (1, P, D), and return hidden (1, D), logits (1, V), keys and values.
 
-    ``hidden`` and ``logits`` belong to the prefix's last column. ``cross`` has the cross-attention of every layer, if
-    the network has cross-attention.
+    ``hidden`` and ``logits`` belong to the prefix's last column. The keys and values are (layers, heads, P, w). If the
+    network has cross-attention, ``cross`` has the cross-attention of every layer.
     """
     stored: list[tuple[Tensor, Tensor]] = []
 

@@ -161,7 +161,7 @@ def write_package(
 
 
 def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence: str) -> None:
-    """Write into a graph its title, its producer, its licence, and descriptions of its inputs and outputs."""
+    """Add a title, the producer, the licence, and descriptions of the inputs and outputs to a graph."""
     graph.producer_name, graph.producer_version, graph.doc_string = "tortoise-ane", version(), f"{title}: {kind}"
     graph.metadata_props.update(notes("onnx", network, (kind,)), licence=licence, layout="batch first")
     for value in (*graph.graph.inputs, *graph.graph.outputs):

@@ -43,12 +43,12 @@ class ComparedValue:
         factor: Power of two by which the value was multiplied before the comparison, because residual streams are
             scaled.
         module: Path of the PyTorch module. ``None`` means that the reference is another run.
-        lost: dB that the operation lost: the smallest SNR of its inputs minus its own SNR. ``None`` means that the
-            reference is a module.
+        lost: dB that the operation lost: the smallest SNR of its inputs, minus the SNR of this value. ``None`` means
+            that the reference is a module.
         outside: Number of elements that are not finite, or whose error exceeds the tolerance.
         count: Number of all elements.
         identical: Whether all elements are equal.
-        published: Name that the network's authors give the value, or "" if they name none.
+        published: Name that the network's authors give the value, or "" if they give it no name.
     """
 
     name: str
@@ -111,8 +111,8 @@ def compare(
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
     """Return the first value whose SNR is more than ``MAX_DROP`` dB below the SNR of all earlier values.
 
-    If there is no such value, return the first value whose SNR is more than ``MAX_DROP`` dB below ``threshold``. If
-    there is none of either kind, return ``None``.
+    If no value has such a drop, return the first value whose SNR is more than ``MAX_DROP`` dB below ``threshold``. If
+    there is no such value either, return ``None``.
     """
     level = threshold + HEADROOM
     for value in values:
@@ -385,10 +385,11 @@ def compare_with_run(
 
 
 def _with_padding_filled(call: FunctionCall) -> FunctionCall:
-    """Let the padding columns of a decoder's call attend to the same positions as its last used column.
+    """Change the mask of a decoder's call so that padding columns attend to the same positions as its last used column.
 
-    Without this change, the mask is added to every score of a padding column. The column would attend to all positions,
-    with scores that are rounded at the magnitude of the mask, and comparing such values would measure nothing.
+    The unchanged mask forbids a padding column to attend to any position, by adding the same large negative number to
+    all its scores. The column then attends to all positions, with scores that have lost most of their bits. A
+    comparison of such values would measure nothing.
     """
     mask = call.inputs.get("mask")
     if mask is None:
@@ -401,7 +402,7 @@ def _with_padding_filled(call: FunctionCall) -> FunctionCall:
 def _length(call: FunctionCall) -> int | None:
     """Return the length of the sequence in a call's inputs, without the padding after it.
 
-    Return ``None`` if the function has no padding, or if it has padding on both sides, as vocoders do.
+    Return ``None`` if the function's inputs have no padding, or have padding on both sides, as for vocoders.
     """
     inside = call.inputs.get("inside")
     return int(inside.sum()) if inside is not None and inside.flat[0] else None

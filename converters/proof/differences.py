@@ -68,8 +68,8 @@ def core_ml_activations(
     minute or more for a large function. The inspector of coremltools 9.0 supports only models with one function and
     without a state. So the function is first extracted from its package, and a function with a state is an error.
 
-    coremltools' MLModelComparator is not used, because it compares only Core ML models. Its ``compute_snr_and_psnr``
-    also adds 1e-5 to the signal, which exceeds the signal of some scaled streams.
+    We do not use coremltools' MLModelComparator, because it compares only Core ML models. Its ``compute_snr_and_psnr``
+    also adds 1e-5 to the signal, which is more than the signal of some scaled streams.
 
     Args:
         package: The package.
@@ -109,15 +109,15 @@ def core_ml_activations(
 def first_loss(
     program: ProgramFunction, call: FunctionCall, source: Callable[..., activations.Activations], package: Path
 ) -> ComparedValue | None:
-    """Find the first value of a function that differs on Core ML by more than rounding to fp16 explains.
+    """Find the first value in a function for which Core ML's result differs by more than rounding to fp16 explains.
 
-    The search compares ``BATCH`` values, evenly spaced, then the values between the last right value and the first
-    wrong value, and so on. For a large function, Core ML has to compile two or three times.
+    The search compares ``BATCH`` evenly spaced values. It then searches between the last right value and the first
+    wrong value in the same way, and so on. For a large function, Core ML has to compile two or three times.
 
     Args:
         program: The function.
         call: Arguments of the call.
-        source: Source of Core ML's values, which takes the names of values as ``chosen``.
+        source: Function that yields Core ML's values. Its argument ``chosen`` has the names of the requested values.
         package: The package.
 
     Returns:
@@ -198,8 +198,8 @@ def first_difference(
 def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
     """Return the operation, type and settings of every value and every written state, in program order.
 
-    Settings are axes, epsilons and modes. They are compared too, because a changed setting may change the computed
-    numbers so little that comparing only numbers would miss it.
+    Settings are an operation's axes, epsilons and modes. The caller compares settings too, because a changed setting
+    may change the computed numbers so little that a comparison of numbers would miss it.
     """
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:

@@ -43,7 +43,7 @@ class InstrumentedGraph:
     Attributes:
         graph: File of the original graph.
         copy: File of the copy.
-        modules: For each module's path, the name of the module's output and the type of the node that computes it, in
+        modules: Name of each module's output and type of the node that computes this output, by the module's path, in
             program order.
         outputs: Names of the copy's outputs. The outputs of the original graph come first.
         original_outputs: Number of outputs of the original graph.
@@ -113,7 +113,7 @@ class InstrumentedBinding:
 
 @contextmanager
 def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
-    """Make a copy of a graph that also returns the outputs of its modules, and delete the copy after the block.
+    """Make a copy of an ONNX graph that also returns the outputs of all modules. Delete the copy after the block.
 
     Raises:
         UserError: The nodes of the graph do not name their modules, because an earlier version of ``ane`` wrote it.
@@ -135,11 +135,12 @@ def instrumented(graph: Path) -> Iterator[InstrumentedGraph]:
 
 
 def module_values(graph: Any) -> dict[str, tuple[str, str]]:
-    """Find the output of each module: its last value that a node outside the module reads, or that the graph returns.
+    """Find which value in an ONNX graph is the output of each PyTorch module.
 
     Returns:
-        For each module's path, the name of the value and the type of the node that computes it, in program order. A
-        module comes after the modules within it.
+        The name of the value and the type of the node that computes the value, by the module's path, in program order.
+        A module comes after the modules within it. The output is the last value of the module that a node outside the
+        module reads, or that the graph returns.
     """
     inside: dict[str, tuple[list[str], str, int]] = {}  # value → its modules, its node's type, its node's index
     for place, node in enumerate(graph.node):

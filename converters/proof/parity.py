@@ -147,7 +147,8 @@ def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str
 def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
     """Return the names of a function and of the other functions that its probe calls.
 
-    If the function has a state, only functions whose state has the same capacity count, because they share the state.
+    A probe is a test run with fixed inputs. If the function has a state (a kv-cache inside Core ML), the probe calls
+    only functions whose state has the same capacity, because they share the state.
     """
     needed, capacity = row_of(package, name).calls, package.functions[name].bucket.get("capacity")
     return frozenset(
@@ -226,8 +227,8 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> GoldenCase | None:
     """Make the golden case of a function from recorded calls. Return ``None`` if the function was not called.
 
-    The interpreter computes the expected outputs, and the dB that a machine must reach, with the package's weights,
-    even if they are compressed.
+    A golden case is a stored call with its expected outputs. The interpreter computes the outputs from the package's
+    weights, which may be compressed. It also computes the SNR in dB that a machine must reach.
 
     Args:
         recorder: The recorded calls.
@@ -264,7 +265,7 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> G
 
 
 def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copy the first column of a decoder's inputs over the unused columns. Return other inputs unchanged.
+    """Replace the unused columns in a decoder's inputs by copies of its first column. Return other inputs unchanged.
 
     An unused column attends to nothing, so its scores are about -10,000, where fp16 has no precision. The runtime never
     reads the outputs of such columns.
@@ -278,7 +279,7 @@ def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
-    """Return the last call of a function, and before it all calls that wrote to the function's state.
+    """Return all recorded calls that wrote to a function's state, and then the function's last call.
 
     If the function itself writes to the state, the last of the returned calls is the next call that reads the state.
     """

@@ -40,7 +40,7 @@ CORE_AI_SLACK = 0.5  # in float32 on Core AI, a function may have this many dB l
 
 
 class UnverifiedBundle(Bundle):
-    """A bundle that can be opened even if its packages are damaged, because opening does not check their files."""
+    """A bundle that opens even if the files of its packages are damaged, because nothing checks them at opening."""
 
     @property
     def files(self) -> dict[str, FileRecord]:
@@ -65,8 +65,8 @@ class FunctionCheck:
         problem: Reason why the function could not run, or why ``values`` is empty. Otherwise "".
         values: Values inside the function, each compared with the output of a PyTorch module, in program order.
         difference: First value that differs between this function and a fresh conversion of the network. If the
-            function failed on Core ML, this is instead the first value on Core ML that differs from the interpreter's
-            value by more than rounding explains.
+            function failed on Core ML, this is instead the first value for which Core ML and the interpreter differ by
+            more than rounding explains.
     """
 
     network: str
@@ -153,9 +153,10 @@ class Runner(ABC):
         return check
 
     def recorded(self, function: FunctionRecord) -> float | None:
-        """Return the dB that the conversion recorded for this runner's arithmetic, or ``None``.
+        """Return the SNR in dB that the conversion recorded for a function in this runner's arithmetic, or ``None``.
 
-        If the conversion recorded dB only for fp32, as it does for an fp32 function, return those dB.
+        For an fp32 function, the conversion records only the SNR in fp32 arithmetic. Return this SNR for such a
+        function.
         """
         return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 

@@ -49,7 +49,7 @@ def attention_block(
 def relative_attention(
     s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias, mask: Var | None
 ) -> Var:
-    """Attend with a bias that depends on the distance between query and key (principle 5, with matmul).
+    """Attend with a bias that depends on the distance between query and key (principle 5 of ``converters.blocks``).
 
     The queries are handled in blocks, and the heads in groups. The full bias (heads, S, S) would take 150 MB per layer
     at S = 2176. But beyond ``BIAS_REACH``, the bias of a head is one constant before the query and another constant
@@ -96,10 +96,11 @@ def relative_attention(
 def _with_biases(
     s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int, mask: Var | None
 ) -> tuple[Var, Var]:
-    """Add channels to q and k (B, heads, width, S), so that their product includes the mask and the distant bias.
+    """Add channels to q and k (B, heads, width, S), so that q·k includes the mask and the biases of distant keys.
 
-    ``far`` has two biases (1, heads, 1, 1): for keys more than ``BIAS_REACH`` before a block of queries, and for keys
-    more than ``BIAS_REACH`` after the block. ``mask`` may be ``None``.
+    ``far`` has two biases (1, heads, 1, 1). The first bias is for keys more than ``BIAS_REACH`` positions before a
+    block of queries. The second bias is for keys more than ``BIAS_REACH`` positions after the block. ``mask`` may be
+    ``None``.
     """
     B, heads, _, S = q.shape
     starts, here = np.arange(0, S, block)[:, None], np.arange(S)

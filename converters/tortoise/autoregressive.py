@@ -37,9 +37,10 @@ def stream_scale(network: UnifiedVoice) -> float:
 
 
 def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBuilder:
-    """Describe the decoder's graphs: x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), and the cache.
+    """Describe the graphs of Tortoise's decoder.
 
-    The cache consists of the outputs new_keys and new_values (see ``DecoderGraphBuilder``).
+    A graph takes x (1, D, 1, T) and a mask. It returns hidden (1, D, 1, T), logits (1, V, 1, T), and the keys and
+    values for the kv-cache, which ``DecoderGraphBuilder`` explains.
     """
 
     def body(s: Style, x: Var, mask: Var, pools: Pools | None) -> dict[str, Var]:

@@ -36,10 +36,10 @@ def stream_scale(network: CLVP) -> float:
 
 
 def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
-    """Describe the graph x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1).
+    """Describe the graph that encodes embeddings x (1, width, 1, T) to a latent (1, E, 1, 1).
 
-    x holds embeddings, and is 0 in the padding. ``blocks.PaddingMask`` explains ``inside`` and ``mean_weight``. The
-    latent is not normalised.
+    x is 0 in the padding. The other two inputs are inside and mean_weight, both (1, 1, 1, T), which
+    ``blocks.PaddingMask`` explains. The latent is not normalised.
     """
     path, projection = f"{MODULES[kind]}_transformer.transformer", getattr(network, f"to_{MODULES[kind]}_latent")
     transformer = network.get_submodule(path)
@@ -76,8 +76,8 @@ clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_s
 def unit_norm(s: Style, x: Var) -> Var:
     """Divide each column by its L2 norm: (1, C, 1, T) → (1, C, 1, T).
 
-    The output of RMSNorm is the output of this function, multiplied by √C · g. ``_after_norm`` multiplies the next
-    weights by √C · g instead. RMSNorm's eps is not needed.
+    This function replaces RMSNorm, which also multiplies by √C · g. ``_after_norm`` instead multiplies the next layer's
+    weights by √C · g. RMSNorm's eps is not needed.
 
     A column is first divided by its largest value. The sum of its squares is then between 1 and C, and cannot overflow
     or underflow fp16, whatever the scale of the residual stream. The smallest normal number is added to each divisor,

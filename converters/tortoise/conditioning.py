@@ -33,7 +33,7 @@ def ar_conditioning(network: ConditioningEncoder, frames: int = AR_FRAMES) -> Co
 
 
 def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_FRAMES) -> CoreMLGraph:
-    """Describe the graph mel (1, 100, 1, L) → latent (1, 2C, 1, 1), which encodes a clip for the diffusion decoder."""
+    """Describe the graph that encodes a clip for the diffusion decoder: mel (1, 100, 1, L) → latent (1, 2C, 1, 1)."""
     first, second, *rest = network
 
     def body(s: Style, mel: Var) -> dict[str, Var]:
@@ -46,10 +46,10 @@ def diffusion_conditioning(network: ContextualEmbedder, frames: int = DIFFUSION_
 
 
 def random_latent(kind: str, network: RandomLatentConverter) -> CoreMLGraph:
-    """Describe the graph noise (1, D, 1, 1) → latent (1, D, 1, 1), which makes the latent of a random voice.
+    """Describe the graph that makes the latent (1, D, 1, 1) of a random voice from noise (1, D, 1, 1).
 
-    The PyTorch network multiplies the output of a leaky ReLU by √2. The graph multiplies the input by √2 instead, which
-    gives the same result.
+    The PyTorch network multiplies the output of a leaky ReLU by √2. The graph multiplies the input by √2 instead. The
+    result is the same.
     """
     *equal, last = network.layers
 

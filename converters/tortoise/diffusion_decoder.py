@@ -33,8 +33,8 @@ Modulation = tuple[Var, Var]  # scale and shift for a block, (1, C, 1, 1) each. 
 def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
     """Describe the graph that computes everything that does not depend on the timestep.
 
-    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N) → code (1, C, 1, N). The latents are
-    0 in the padding. ``blocks.PaddingMask`` explains ``inside`` and ``mean_weight``.
+    The inputs are latents (1, D, 1, N), which are 0 in the padding, voice (1, 2C, 1, 1), and inside and mean_weight,
+    both (1, 1, 1, N). ``blocks.PaddingMask`` explains the last two inputs. The output is code (1, C, 1, N).
     """
     config = network.config
     first, *rest = network.latent_conditioner
@@ -62,8 +62,9 @@ def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
     """Describe the graph of one diffusion step.
 
-    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1), inside and mean_weight (1, 1, 1, S) → prediction (B, 200, 1,
-    S). x is the noisy mel. The PyTorch network's ``timestep_embedding`` computes ``time``.
+    The inputs are the noisy mel x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1), and inside and mean_weight,
+    both (1, 1, 1, S). The output is the prediction (B, 200, 1, S). The PyTorch network's ``timestep_embedding``
+    computes ``time``.
     """
     config = network.config
 
@@ -110,7 +111,7 @@ def _network(
 ) -> Var:
     """Compute the prediction (B, 200, 1, S) from the noisy mel x (1, 100, 1, S) and ``code`` (B, C, 1, S).
 
-    ``code`` is multiplied by ``SCALE``, and x is not.
+    The caller has multiplied ``code`` by ``SCALE``, but not x.
     """
     time = iter(modulations)
     for index, layer in enumerate(network.conditioning_timestep_integrator):

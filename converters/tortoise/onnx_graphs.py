@@ -16,10 +16,11 @@ from converters.onnx.graph import ids, network_call, noise, traced
 
 
 class ShiftedBias(nn.Module):
-    """``RelativePositionBias`` for a dynamic length. Tracing the original, which uses ``unfold``, would fix the length.
+    """``RelativePositionBias`` for a dynamic length.
 
-    Row i of the bias is row i − 1, shifted by one position. This module concatenates copies of one row that is one
-    element too long, and reads the rows from them.
+    The original class uses ``unfold``, so a trace of it has a fixed length. Row i of the bias is row i − 1, shifted by
+    one position. This class concatenates copies of a row with one element too many. When it then cuts the result into
+    rows of the right length, each row is shifted by one position.
     """
 
     def __init__(self, bias: RelativePositionBias):

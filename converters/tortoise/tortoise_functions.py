@@ -65,9 +65,10 @@ def slots(model: Bundle, lanes: int) -> Sizes:
 
 
 def pool_slots(config: Any, lanes: int, codes: int) -> int:
-    """Return the largest default number of slots, which holds a prefix and all codes of every lane.
+    """Return the default number of slots in the decoder's cache for this number of lanes.
 
-    If there is only one lane, it gets slots for all positions that the decoder has for codes.
+    The slots hold a prefix and all codes of every lane. A single lane gets slots for all positions that the decoder has
+    for codes.
     """
     lane_slots = config.max_mel_tokens if lanes == 1 else lanes * codes
     return rounded(config.max_text_tokens + 3, 64) + rounded(lane_slots, 64)

@@ -119,9 +119,10 @@ def _taps(s: Style, x: Var, hop: int) -> Var:
 def _last(s: Style, x: Var, inside: SoundMask, network: UnivNet, crop: int) -> Var:
     """Apply the last convolution, ``conv_post``, and remove the margins: (1, C, 1, S + 2·crop) → (1, 1, 1, S).
 
-    At the left end of the sound, this convolution reads mirrored samples, where the other convolutions read zeros. Only
-    the outputs 0, 1 and 2 read mirrored samples, namely the samples 1, 2 and 3. The graph computes this contribution
-    separately, and adds it only in the first segment. At the right end, the sound is silent, so nothing is mirrored.
+    At the left end of the sound, this convolution reads mirrored samples, where the other convolutions read zeros. The
+    mirrored samples are the samples 1, 2 and 3, and only the outputs 0, 1 and 2 depend on them. The graph computes the
+    contribution of the mirrored samples separately, and adds it only in the first segment. At the right end, the sound
+    is silent, so nothing is mirrored.
     """
     x = leaky(s, x, network.config.lReLU_slope)
     weight, bias = blocks.kernel(network.conv_post["1"])

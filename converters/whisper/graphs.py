@@ -71,9 +71,10 @@ def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale:
 def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
     """Let all positions attend to all positions, in blocks of queries. q, k, v and the output are (1, D, 1, N).
 
-    In trained networks, many attention weights are subnormal in fp16, and an M1 replaces them by 0. Together, their
-    contribution is close to the mean of the values. So the graph subtracts the mean from the values before the
-    attention, and adds the mean to the output of the attention. If the weights add up to 1, the output is the same.
+    In trained networks, many attention weights are subnormal in fp16, and an M1 replaces them by 0. All the tiny
+    weights together contribute about the mean of the values. So the graph subtracts this mean from the values before
+    the attention, and adds the mean to the output of the attention. The output does not change if the weights add up to
+    1.
     """
     N, mean = q.shape[3], mb.reduce_mean(x=v, axes=[3], keep_dims=True)
     v = mb.sub(x=v, y=mean)

@@ -84,8 +84,8 @@ def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
 def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor, rows: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a function that lets the queries of each lane, (n, heads, T, w), attend to the lane's own window.
 
-    The windows' keys and values are (prefixes, heads, N, w). ``lanes`` and ``rows`` are the inputs ``memory_lanes`` and
-    ``memory_rows``.
+    A window is the stretch of audio that a lane transcribes. The windows' keys and values are (prefixes, heads, N, w).
+    ``lanes`` and ``rows`` are the graph's inputs ``memory_lanes`` and ``memory_rows``.
     """
 
     def attend(q: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ def conv_transpose(
 ) -> Value:
     """Translate a transposed convolution of x (B, in, H, W) with a weight (in, out / groups, h, w).
 
-    Core AI computes the output without padding, and a slice then crops it by ``pad``.
+    Core AI computes the output without padding. A slice then crops the output by ``pad``.
     """
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")

@@ -222,9 +222,10 @@ def read_tried(compiled: Path) -> dict[str, str]:
     """Read how the first loads of a compiled model's functions ended.
 
     Returns:
-        The key "function compute_units" has "" if the load succeeded, or the reason why it failed. The same key with
-        the suffix ``SECONDS`` or ``LOADED`` has a time. The key ``COMPILED`` has the time of the compilation. If there
-        is a key ``SEVERAL``, this macOS rejects the package because it has several functions.
+        Texts and times by key. The key "function compute_units" has the reason why a load failed, or "" if it
+        succeeded. The same key with the suffix ``SECONDS`` or ``LOADED`` has a time. The key ``COMPILED`` has the time
+        of the compilation. If there is a key ``SEVERAL``, this macOS rejects the package because it has several
+        functions.
     """
     with contextlib.suppress(UserError):
         results = read_json(compiled.parent / TRIED)

@@ -169,7 +169,7 @@ class CoreMLRuntime(Runtime):
         self._models: dict[Path, tuple[Path, bool]] = {}
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
-        """Load a function. As long as somebody holds the returned object, later calls return the same object.
+        """Load a function. Later calls return the same object, as long as somebody still holds it.
 
         Raises:
             UserError: There are no such compute units, there is no such package or function, the package is damaged, or

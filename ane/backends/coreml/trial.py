@@ -43,9 +43,9 @@ class TrialStartError(RuntimeError):
 
 
 class CoreMLTrial:
-    """A child process that compiles packages, and is the first to load each function.
+    """A child process that compiles packages, and loads each function before the parent process loads it.
 
-    It starts when a method first needs it.
+    If Core ML crashes or hangs, only the child is lost. The child starts when a method first needs it.
 
     ``compile`` and ``load`` raise RuntimeError if Core ML fails, ``UnansweredError`` if the child does not answer, and
     ``TrialStartError`` if the child does not start.

@@ -29,9 +29,9 @@ class Arithmetic:
     Attributes:
         fp16: Whether to round the result of every op to the dtype that the program declares. ``False`` means that the
             interpreter computes everything in float32.
-        narrow_norms: Whether to round every intermediate result inside layer_norm, batch_norm, instance_norm, l2_norm
-            and softmax to fp16, too (the mean, the centred values, their squares and so on). The least exact hardware
-            would do so. Needs ``fp16``.
+        narrow_norms: Whether layer_norm, batch_norm, instance_norm, l2_norm and softmax also round their intermediate
+            results to fp16, such as the mean, the centred values and their squares. The least exact hardware would do
+            so. Needs ``fp16``.
         flush: Whether to replace subnormal fp16 numbers (below 6.1e-5) by 0, also in stored weights. The Neural Engine
             of an M1 does so when it multiplies (ane-guide, chapter 3). Needs ``fp16``.
     """
@@ -344,9 +344,9 @@ class PreparedOp:
 
 
 class MilRuntime(Runtime):
-    """Loads the functions of packages into the interpreter. It ignores compute units.
+    """Loads functions of packages into the interpreter. It ignores compute units.
 
-    It reads every package once and decodes its weights once, even if several of its functions are loaded.
+    Each package is read only once, and its weights are decoded only once, even if several of its functions are loaded.
     """
 
     def __init__(self, arithmetic: Arithmetic | None = None, opened: Mapping[Path, Package] = MappingProxyType({})):

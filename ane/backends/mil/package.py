@@ -189,7 +189,7 @@ class Package:
         return self._tensors[constant.key].reshape(constant.type.shape)
 
     def _array(self, constant: Constant) -> np.ndarray | str:
-        """Return a constant in the dtype in which the package stores it, after unpacking types such as uint4."""
+        """Return a constant in its stored dtype. Values of a packed type, such as uint4, are unpacked first."""
         if isinstance(constant, Immediate):
             return from_immediate(constant)
         if isinstance(constant, Blob):

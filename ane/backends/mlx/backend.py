@@ -38,7 +38,7 @@ LAYOUTS: Mapping[str, Callable[[Parameters, Any, MlxPrecision], Any]] = {"Unifie
 class MlxBackend(ForwardingBackend):
     """Runs the networks of ``LAYOUTS`` on MLX, and passes calls of all other networks to ``fallback``.
 
-    When a decoder first runs on a machine, the backend compares its outputs with those of ``fallback``
+    When a decoder first runs on a machine, the backend compares its outputs with the outputs of ``fallback``
     (``ProvenDecoders``).
 
     Args:

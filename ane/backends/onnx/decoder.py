@@ -137,8 +137,8 @@ class OnnxDecoder(Decoder):
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
         """Return the attention mask of a step, (n, T, P + L + T) float32.
 
-        The caches have P positions for a prefix and L positions for a lane. A column attends to its prefix, to the
-        positions that its lane already has, and to the T new columns up to itself.
+        The caches have P positions for a prefix and L positions for a lane. Each of the T new columns of a lane attends
+        to its prefix, to the positions that its lane already has, to earlier new columns and to itself.
         """
         P, L = self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)

@@ -111,8 +111,8 @@ def make_session(
     """Make a session (a loaded graph). Raises ONNX Runtime's errors unchanged.
 
     The session has two settings that are not ONNX Runtime's defaults. A thread that waits for another thread gives up
-    its core instead of spinning (docs/onnx.md). If a provider fails, the session raises the error, instead of printing
-    it on standard output and computing on the CPU from then on.
+    its core instead of spinning (docs/onnx.md). If a provider fails, the session raises the error. By default, it would
+    print the error on standard output and continue on the CPU.
 
     Args:
         graph: Path of the graph, or its content.

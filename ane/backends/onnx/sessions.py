@@ -44,11 +44,11 @@ class SessionKey:
 
 
 class GraphSessions:
-    """The sessions of one graph. Each session is lent to only one thread at a time. Bound calls use the first session.
+    """The ONNX Runtime sessions of one graph. Only one thread uses a session at any time.
 
     If threads share a session, they wait for each other's memory in every op and are as slow as a single thread. A
     thread therefore waits until a session is free. As soon as the total time that threads have waited exceeds the time
-    to load a session, the next thread loads another session.
+    to load a session, the next thread loads another session. Calls with bound inputs and outputs use the first session.
     """
 
     def __init__(self, load: Callable[[], Any]):

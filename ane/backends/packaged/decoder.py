@@ -148,7 +148,8 @@ class PackagedDecoder(Decoder):
     def _prepare(self, functions: Sequence[PackageFunction], lanes: int) -> None:
         """Do the slow first load of every function that a text may need, so that no first load interrupts speech.
 
-        If a Core ML state holds the pool, free slots are scattered, so a text of any length may need all functions.
+        If the kv-cache is a Core ML state, its free slots are scattered, so a text of any length may need all
+        functions.
         """
         needed = min(self.prefixes, lanes) * self.prefix_slots + lanes * self.capacity
         smaller = 0

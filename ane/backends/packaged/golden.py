@@ -97,7 +97,7 @@ class GoldenCase:
         """Run the golden case and return the lowest signal-to-noise ratio, in dB.
 
         If the functions have a kv-cache, the golden case runs ``steps`` times on the same state. Every second run
-        negates the kv-cache, so that an engine that reads an older cache returns other outputs.
+        negates the kv-cache. If an engine wrongly reads the cache of an earlier run, its outputs are therefore wrong.
 
         Args:
             predict: Function that takes the name of a function in the package and returns a callable for it.
@@ -142,7 +142,7 @@ def _stored(cases: Mapping[str, GoldenCase]) -> Iterator[tuple[str, np.ndarray]]
 
 
 def narrowed(array: np.ndarray) -> np.ndarray:
-    """Cut an input to its first columns, with at most ``MOST_VALUES`` values and at least one column."""
+    """Cut an input after as many columns as have at most ``MOST_VALUES`` values. Keep at least one column."""
     columns = max(1, MOST_VALUES * array.shape[-1] // max(array.size, 1)) if array.size > MOST_VALUES else None
     return np.ascontiguousarray(array[..., :columns])
 

@@ -47,8 +47,8 @@ def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarr
 def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
     """Multiply columns (n, D) by ``scale``, and pad them to ``count`` columns, (1, D, 1, count).
 
-    An idle lane has columns of zeros. To normalise such a column would divide by zero, and the pool would carry the NaN
-    to other lanes. A ramp therefore replaces columns of zeros and the padding.
+    An idle lane has columns of zeros. A norm of such a column would divide by zero, and the kv-cache would carry the
+    NaN to other lanes. This function therefore fills columns of zeros and the padding with a ramp.
     """
     x: np.ndarray = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale

@@ -35,10 +35,10 @@ ROWS_ADDED = 0, 3, 2, 1, 0, 1
 class TorchDecoder(Decoder):
     """A decoder on PyTorch. ``ane.backends.base.DecoderStage`` says which methods the network must have.
 
-    A prefix is stored once, and all its lanes attend to it in one matrix product. The decoder allocates two caches: one
-    for prefixes, (layers, prefixes, heads, prefix_capacity, head_width), and one for the lanes' own positions, (layers,
-    lanes, heads, capacity, head_width). It allocates the first cache again only if ``max_prefix_length`` is ``None``
-    and a prefix is longer than all earlier ones.
+    A prefix is stored once, and all its lanes attend to it in one matrix product. The decoder allocates two caches. The
+    cache for prefixes is (layers, prefixes, heads, prefix_capacity, head_width), and the cache for the lanes' own
+    positions is (layers, lanes, heads, capacity, head_width). If ``max_prefix_length`` is ``None``, a prefix that is
+    longer than all earlier prefixes makes the decoder allocate a larger cache for prefixes.
     """
 
     copies_lanes = True
@@ -116,7 +116,10 @@ class TorchDecoder(Decoder):
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
 
     def _prefilled(self, columns: Tensor, index: int) -> Tensor:
-        """Run columns (1, T, width) → hidden states (1, T, width), and store their keys and values as a prefix."""
+        """Compute the hidden states of columns (1, T, width), and store the columns' keys and values as a prefix.
+
+        The hidden states are (1, T, width).
+        """
         store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
         stored = self._lanes_by_prefix(np.array([index]), columns.shape[1])
         return self._run_network(columns, store, partial(self._attend_memory, stored))
@@ -261,7 +264,8 @@ def padded_positions(positions: int, head_width: int) -> int:
 def prefix_positions(positions: int, head_width: int, rows: int) -> int:
     """Return how many positions of a prefix to read so that ``weighted_sum`` has the same bits as over ``positions``.
 
-    The last block has more positions than there are ``rows``, because MKL uses other kernels for smaller products.
+    ``weighted_sum`` works in blocks of positions. The last block has more positions than there are ``rows``, because
+    MKL uses other kernels for smaller products.
     """
     whole = max(positions - 1, 0) // BLOCK * BLOCK
     return whole + min(padded_positions(max(positions - whole, rows + 1), head_width), BLOCK)
@@ -304,7 +308,8 @@ class LanesByPrefix:
         columns: Number T of new columns per lane.
         prefix_lengths: Number of positions in each prefix.
         capacity: Number of positions that the cache has per prefix.
-        like: Cache of one layer, (…, heads, positions, head_width). Its sizes, its dtype and its device apply.
+        like: Cache of one layer, (…, heads, positions, head_width). The masks take their sizes, dtype and device from
+            it.
 
     Attributes:
         longest: Number of positions to read from each prefix.

@@ -98,10 +98,10 @@ class FramePacking:
 
 
 def frame_packing(weights: str) -> FramePacking | None:
-    """Choose how to pack weights in "bf16" or "int8". Returns ``None`` if this CPU has no fast kernels for them.
+    """Choose the functions that pack weights in "bf16" or "int8", or ``None`` if this CPU has no fast kernels for them.
 
-    If the CPU has AMX but the kernels of this package are missing, "int8" means bf16, because rounding the activations
-    to integers would take longer than the faster products save.
+    If the CPU has AMX but this package's compiled kernels are missing, "int8" packs in bf16. Without these kernels,
+    rounding the activations to integers takes more time than int8 products save.
     """
     if has_frame_kernels(weights):
         return FramePacking(by_kernels(weights), by_kernels("bf16"), torch.float32, torch.bfloat16)
@@ -126,9 +126,9 @@ def frame_packing(weights: str) -> FramePacking | None:
 def by_kernels(kind: str) -> LayerMakers:
     """Return the functions that make layers on this package's kernels.
 
-    Only blocks have weights of this kind ("int8" or "bf16"). Layers outside blocks are in bfloat16: a few layers of the
-    denoiser, and all layers of CLVP. Compared with float32, CLVP's vectors have 43 dB in bfloat16 and 31 dB in int8,
-    and int8 would save only a tenth of the time (measured with random weights).
+    Only the layers in blocks have weights of this kind ("int8" or "bf16"). All other layers are in bfloat16: a few
+    layers of the denoiser, and all layers of CLVP. For CLVP, int8 would save only a tenth of the time. Its vectors
+    would have an SNR of 31 dB to the float32 vectors, instead of 43 dB in bfloat16 (measured with random weights).
     """
     return LayerMakers(
         partial(KernelLinear, kind="bf16"),
@@ -142,7 +142,10 @@ def by_kernels(kind: str) -> LayerMakers:
 
 
 def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
-    """Replace a network's linear layers and convolutions over frames by packed layers, one by one to save memory."""
+    """Replace a network's linear layers, and its convolutions over frames, by packed layers.
+
+    The function replaces one layer after another, which saves memory.
+    """
     ends: Sequence[str] = getattr(network, "ends", ())
     replaced = "no module"
     for name, layer in list(network.named_modules()):

@@ -81,7 +81,10 @@ class BlockArguments(ctypes.Structure):
 
 
 def library_problem() -> str:
-    """Return why this process does not use the library, or "" if it does or if the CPU does not support it."""
+    """Return why this process does not use the compiled kernels.
+
+    Returns "" if the process uses them, or if the CPU cannot.
+    """
     if library() is not None:
         return ""
     if os.environ.get(SWITCH) == "0":
@@ -263,10 +266,10 @@ def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None
 
 
 def join_layers(network: nn.Module) -> None:
-    """Join norms and GELUs to the ``KernelLinear`` layers between them.
+    """Let each ``KernelLinear`` layer also compute the norm before it and the GELU after it.
 
-    A module lists triples in ``joins``. A triple has the name of a norm or ``None``, the name of a linear layer, and
-    the name of a GELU or ``None``. Several layers can follow the same norm.
+    A module's attribute ``joins`` lists triples: the name of a norm or ``None``, the name of a linear layer, and the
+    name of a GELU or ``None``. Several layers can follow the same norm.
     """
     for module in [candidate for candidate in network.modules() if hasattr(candidate, "joins")]:
         joined = set()

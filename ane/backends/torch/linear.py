@@ -86,7 +86,7 @@ def exact_prepacking(stored: str) -> Prepacking | None:
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:
-    """Replace the linear layers of a network by packed layers, one by one to save memory.
+    """Replace the linear layers of a network by packed layers, one after another to save memory.
 
     A linear layer is an ``nn.Linear``, or a module whose attribute ``weight_layout`` is "(in, out)".
     """
@@ -127,8 +127,9 @@ class PackedLinear(nn.Module):
 
     ``F.linear`` would convert the weight in every call.
 
-    For a single row of more than ``UNSPLIT_CHANNELS`` channels, oneDNN would split the sum, and the bits would differ
-    from those of the same row among other rows. The layer therefore computes such a row twice, as two equal rows.
+    If the input is a single row of more than ``UNSPLIT_CHANNELS`` channels, oneDNN splits the sum. The result then has
+    other bits than if the same row came together with other rows. The layer therefore computes a single long row twice,
+    as two equal rows.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
@@ -173,11 +174,11 @@ class PackedConvolution(nn.Module):
 
 
 class ConvolutionLinear(nn.Module):
-    """A linear layer as a convolution with one tap, which replaces ``PackedLinear`` for bfloat16 on CPUs with AMX.
+    """A linear layer that runs as a convolution with one tap.
 
-    With AMX, oneDNN splits the sums of a matrix product in a way that depends on the numbers of rows and threads. It
-    does not split the sums of a convolution over ``FEWEST_FRAMES`` frames or more. The convolution takes as long as the
-    product.
+    It replaces ``PackedLinear`` for bfloat16 on CPUs with AMX. With AMX, oneDNN splits the sums of a matrix product in
+    a way that depends on the numbers of rows and threads. It does not split the sums of a convolution over
+    ``FEWEST_FRAMES`` frames or more. The convolution takes as long as the product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
@@ -197,8 +198,8 @@ class ConvolutionLinear(nn.Module):
 class HalfWeightLinear(nn.Module):
     """A linear layer on FBGEMM, with fp16 weights and with float32 activations and sums.
 
-    Weights that were stored in fp16 are exact. So are weights that were stored in bfloat16 and are at least 2^-14,
-    because fp16 has room for their 8 significant bits. Weights below 2^-14 have an error of at most 2^-25.
+    Weights that were stored in fp16 stay exact. Weights that were stored in bfloat16 have 8 significant bits. They stay
+    exact in fp16 if they are at least 2^-14, and smaller weights have an error of at most 2^-25.
 
     On a CPU without AVX-512, FBGEMM's kernels for one and two rows add in another order than its kernels for three to
     six rows. The layer pads its rows to a multiple of three, because FBGEMM then uses only the second group of kernels.
@@ -235,10 +236,10 @@ def integers(rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
 class Int8Linear(nn.Module):
     """An int8 linear layer on oneDNN, for CPUs with VNNI. Activations are uint8. Weights have one scale per output.
 
-    Each row of activations is quantised from its minimum to its maximum, so that no row depends on other rows:
-    x = low + span * integer / 255, and therefore
-    x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights).
-    Nearly all outputs of GELU are positive, so a range that is symmetric about zero would waste half of the integers.
+    Each row of activations is quantised from its minimum to its maximum, so that no row depends on other rows. The
+    activations are low + span * integer / 255, so the product with W^T is span * (integer W^T / 255) + low * (sum of
+    each output's weights). Nearly all outputs of GELU are positive, so a range that is symmetric about zero would waste
+    half of the integers.
     """
 
     activations = torch.uint8  # dtype of the tensor that ``values`` returns
@@ -272,8 +273,9 @@ class Int8Linear(nn.Module):
 class Int8FewRowsLinear(nn.Module):
     """An int8 linear layer on FBGEMM, for the few rows of a decoder step.
 
-    It computes the same as ``Int8Linear``. It is faster for a few rows, as fast for 32 rows, and slower for hundreds of
-    rows. One call rounds, multiplies and scales. The bits do not depend on the numbers of rows and threads.
+    It computes the same formula as ``Int8Linear``. It is faster than ``Int8Linear`` for a few rows, as fast for 32
+    rows, and slower for hundreds of rows. A single call of FBGEMM rounds, multiplies and scales. The bits of a row do
+    not depend on the number of rows or threads.
 
     Args:
         weight: Weight (out, in).

@@ -91,11 +91,12 @@ SMALLEST_BUCKET = 64  # positions in the smallest bucket; the next bucket has 12
 
 
 class StaticDecoder(TorchDecoder):
-    """A ``TorchDecoder`` in which a step with one column per lane has a fixed shape. All other calls are inherited.
+    """A ``TorchDecoder`` in which a step with one new column per lane has a fixed shape. All other calls are inherited.
 
-    Every such step computes all lanes. A lane that the caller did not request writes to an extra position at the end of
-    its cache, which no step reads, and its results are dropped. From each lane, the step reads a *bucket* of positions:
-    the smallest number among 64, 128, 256 and so on that is enough for the longest requested lane.
+    Every such step computes all lanes. If the caller did not request a lane, the lane writes to an extra position at
+    the end of its cache, which no step reads, and the step drops the lane's results. The step reads the same number of
+    positions from every lane. This number is 64, 128, 256 or so on (a *bucket*), and is the smallest that holds the
+    longest requested lane.
 
     Args:
         network, lanes, capacity, device, dtype, prefixes, max_prefix_length: See ``TorchDecoder``.
@@ -150,7 +151,7 @@ class StaticDecoder(TorchDecoder):
     def _launch(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefix_indices: np.ndarray | None
     ) -> slice:
-        """Start a step with one column per lane, and return the slice of lanes that the caller requested."""
+        """Start a step with one new column per lane, and return the requested lanes as a slice."""
         end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         requested = slice(first_lane, first_lane + len(columns))

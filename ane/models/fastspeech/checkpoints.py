@@ -131,7 +131,7 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
 
 
 def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the state dict in a checkpoint, without prefixes in its keys, and the other entries of the file.
+    """Read the state dict in a checkpoint and the other entries of the file. The function removes prefixes of the keys.
 
     Raises:
         UserError: The file is missing, is damaged, or is not a FastSpeech checkpoint.

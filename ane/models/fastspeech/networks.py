@@ -71,7 +71,7 @@ class SelfAttention(nn.Module):
 
 
 class ConvFeedForward(nn.Module):
-    """Two convolutions with a ReLU between them, then a residual and a norm: (B, T, C) → (B, T, C).
+    """Two convolutions with a ReLU between them, then a residual connection and a norm: (B, T, C) → (B, T, C).
 
     The result is 0 at padding. With ``exact``, the mask is also applied between the convolutions, so that padding does
     not change the result at real positions.

@@ -62,7 +62,7 @@ class AttentionLayer(nn.Module):
 
 
 class PhonemeEncoder(nn.Module):
-    """Encodes phonemes (B, T) int64 with a mask (B, T, 1) to states (B, T, C), which are 0 at padding.
+    """Encodes phonemes (B, T) int64 to states (B, T, C). At padding, the mask (B, T, 1) and the states are 0.
 
     The encoder has one attention layer, which it applies ``repeats`` times.
     """

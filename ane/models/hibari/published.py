@@ -104,7 +104,7 @@ def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Pa
     """Write a voice's weights and its ONNX package, which uses these weights, into the folder of a bundle.
 
     Raises:
-        UserError: The graph is not the one that its parameters imply.
+        UserError: The published graph differs from the graph that the sizes of its parameters imply.
     """
     stages = folder / PACKAGE
     stages.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
     """Return the state dict of a published graph.
 
     An int8 weight KEY, (O, I), has its scale under KEY.scale, (1,) or (O,) float32. The graph multiplies the result of
-    MatMulInteger by the scales and adds the bias, which has the name of its key.
+    MatMulInteger by the scales, and adds the bias. Every bias has its key as its name.
 
     Raises:
         ValueError: A weight has a zero point.

@@ -236,7 +236,7 @@ def widen_convolutions(graph: GraphProto) -> None:
 
 
 def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[int, int]]:
-    """Map the bytes and the shape of each tensor in a safetensors file to its offset and its length in bytes.
+    """Return the offset and the length in bytes of each tensor in a safetensors file, by the tensor's bytes and shape.
 
     The file begins with the length of its JSON header. The header has each tensor's offset from the header's end.
     """

@@ -140,9 +140,9 @@ def voices_in(folder: Path) -> Iterator[Path]:
 
 
 def vocabulary_of(content: Any) -> dict[str, int] | None:
-    """Return the vocabulary in the content of a JSON file, or ``None``.
+    """Return the vocabulary in the content of a JSON file, or ``None`` if there is none.
 
-    It is the object "vocab", at the top level or in the object "model", if it maps characters to ids.
+    The vocabulary is the object "vocab", at the top level or in the object "model". It must map characters to ids.
     """
     if not isinstance(content, dict):
         return None

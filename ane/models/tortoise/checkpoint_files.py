@@ -40,7 +40,7 @@ BIGVGAN = "bigvgan_24khz_100band.pth"
 
 
 def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the state dict in a file, and the entries next to it in the dicts around it (such as "optimizer").
+    """Read the state dict in a file, and the other entries of the dicts that contain it, such as "optimizer".
 
     Raises:
         UserError: The file does not hold a state dict.
@@ -210,7 +210,7 @@ def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:
-    """Return the decoder's config with the number of text tokens that its weights have.
+    """Return the decoder's config with the number of text tokens that the decoder's weights have.
 
     The number is one less than the rows of the embedding table, because the stop token has a row too. Forks keep the
     official start token, 255, whatever the size of their vocabulary.

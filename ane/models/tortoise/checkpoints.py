@@ -215,8 +215,8 @@ def find_voices(
 ) -> tuple[dict[str, Path], str, list[str]]:
     """Return the files of the model's voices by name, the name of the default voice, and notes for the user.
 
-    The voices come from ``folder``. If it has none, they come from ``base``, provided that their latents have the
-    widths of this model.
+    The voices are in the folder "voices" of ``folder``. If that folder is missing, the model gets the voices of
+    ``base``, provided that their latents have the widths of this model.
     """
     own = folder / "voices"
     if os.path.isdir(own):

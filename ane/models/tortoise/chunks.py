@@ -29,7 +29,7 @@ class TokenChunk(Chunk):
 
 
 def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: TortoiseSettings) -> list[TokenChunk]:
-    """Split a text, or passages of text with their own voice or speed, into chunks that are not empty.
+    """Split a text, or passages that each have a voice or speed, into chunks that are not empty.
 
     If normalisation makes a chunk too long for the decoder, for example because it spells out many digits, the chunk is
     split again.

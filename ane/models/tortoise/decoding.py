@@ -86,9 +86,10 @@ def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
 
 
 def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig) -> int:
-    """Measure the longest loop in codes, a sign of stuttering. Silent codes do not count.
+    """Measure the longest loop in codes, which is a sign that the voice stutters. Silent codes do not count.
 
-    Returns the largest number of consecutive codes that all equal the code d places before, for one d from 1 to 4.
+    A loop is a run of codes that are all equal to the code d positions earlier, where d is 1, 2, 3 or 4. Returns the
+    number of codes in the longest loop.
     """
     codes_array, longest = np.asarray(codes), 0
     for distance in range(1, 5):

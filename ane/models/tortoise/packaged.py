@@ -111,7 +111,7 @@ def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
 def clvp_vectors(
     functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str, ids: np.ndarray
 ) -> np.ndarray:
-    """Encode ids (B, T) int64 to vectors (B, E) float32 with CLVP's text or speech encoder, one row per call.
+    """Encode ids (B, T) int64 to vectors (B, E) float32 with CLVP's text or speech encoder, in one call per row of ids.
 
     Args:
         functions: Functions of the kind "clvp_text" or "clvp_speech".
@@ -121,7 +121,7 @@ def clvp_vectors(
         ids: Text tokens or codes.
 
     Raises:
-        UserError: A row is too long for every bucket, or an id has no embedding.
+        UserError: A row is too long for every function of the package, or an id has no embedding.
     """
     if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
         raise UserError(

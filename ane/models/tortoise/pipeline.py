@@ -145,7 +145,8 @@ class Rendering:
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
         """Make the sound of a group of chunks, and yield the chunks in order.
 
-        A chunk's candidates are ranked as soon as the last one ends, so that only the best stay in memory.
+        A chunk's candidates are ranked as soon as the last of them ends, so that only the best candidates stay in
+        memory.
         """
         made: list[tuple[RenderedChunk, list[Candidate]]] = []
         lanes = self._own_lanes(chunks)

@@ -102,7 +102,7 @@ VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
 
 
 class Randomness:
-    """Random generators of one request. Each method returns a new generator whose seed depends on the arguments.
+    """Random generators of one request. Each method returns a new generator, whose seed depends on its arguments.
 
     ===========  ====================  ===========================================================================
     method       arguments             numbers that the caller draws, in order

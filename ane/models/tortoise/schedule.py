@@ -69,9 +69,9 @@ class Schedule:
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
     """Return a DDPM step (Ho et al. 2020): the posterior's mean plus noise. The last step adds no noise.
 
-    The network learned the noise's variance (Nichol & Dhariwal 2021, eq. 15). The second half of its output, v within
-    ±1, interpolates between l, the logarithm of the posterior's variance, and h, the logarithm of beta:
-    σ = exp((h + l) / 4)·exp((h − l) / 4·v).
+    The network has learned the noise's variance (Nichol & Dhariwal 2021, eq. 15). The second half of its output is v,
+    within ±1. With l, the logarithm of the posterior's variance, and h, the logarithm of beta, the noise has the
+    standard deviation σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
     return {

@@ -144,9 +144,10 @@ class TortoiseSettings(SpeechSettings):
         split: Desired and maximum number of characters in a chunk. ``None`` makes the whole text one chunk.
         silence: Seconds of silence to leave before and after the speech of each chunk. ``None`` leaves all silence, as
             upstream does.
-        codes_per_word: Largest number of codes per word of a chunk's text (speech has 21.5 codes per second). If it is
-            set, a chunk whose text ends without a punctuation mark also gets a full stop. Small models need both, or
-            they ramble after a single word. ``None`` means no limit per word and no added full stop.
+        codes_per_word: Largest number of codes per word of a chunk's text (speech has 21.5 codes per second). With this
+            limit, a chunk whose text ends without a punctuation mark also gets a full stop. Small models need both the
+            limit and the full stop. Otherwise they ramble after a single word. ``None`` means no limit per word and no
+            added full stop.
         lanes: Number of candidates that the decoder samples at once. They may belong to several chunks.
     """
 

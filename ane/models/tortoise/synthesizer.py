@@ -132,7 +132,10 @@ class TortoiseSpeaker(Speaker):
             self.backend.release()
 
     def word_timer(self, normaliser: str) -> WordTimer:
-        """Return the object that times the words of a text that ``normaliser`` has spelt out, creating it if needed."""
+        """Return the object that times the words of texts which ``normaliser`` has spelt out.
+
+        Only the first call creates it.
+        """
         if normaliser not in self._timers:
             self._timers[normaliser] = WordTimer(self.backend, self.model, normaliser)
         return self._timers[normaliser]

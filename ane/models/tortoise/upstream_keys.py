@@ -29,9 +29,10 @@ def networks_of(file: str) -> list[str]:
 
 
 def main_networks(file: str) -> list[str]:
-    """Return the networks that an official file always has. Trainers may leave out an encoder that they did not train.
+    """Return the networks whose weights are always in an official file.
 
-    Upstream stores such an encoder in the file of the network that uses it, with a prefix of the keys.
+    Some files also hold an encoder for their network, under keys with a prefix. This function leaves such encoders out,
+    because trainers may not store an encoder that they did not train.
     """
     return [name for name in networks_of(file) if not NETWORKS[name].prefix]
 
@@ -111,8 +112,9 @@ def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
     """Guess which other official file the entries come from, to say so in a message about ``file``.
 
-    Returns a file whose keys, ignoring layer numbers, are all among ``entries``. Among several such files, the one with
-    most keys is preferred, then one whose shapes match ``configs``. Returns ``None`` if there is no such file.
+    Returns a file whose keys, ignoring layer numbers, are all among ``entries``. If there are several such files, the
+    function prefers the file with most keys, and then a file whose shapes match ``configs``. Returns ``None`` if there
+    is no such file.
     """
     present = {pattern(folded_key(key)) for key in entries}
     best: tuple[int, bool, str | None] = (0, False, None)

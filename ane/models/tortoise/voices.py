@@ -33,8 +33,8 @@ def encode_clips(
 
     In mode "first", the autoregressive model's encoder takes 6 s of each clip, from a random start if the clip is
     longer. The diffusion model's encoder takes the first 4.27 s. Shorter clips are padded with silence, as in upstream
-    (api.py, get_conditioning_latents). Each latent is the mean over the clips. Upstream takes the mean over all frames
-    instead, which is the same because all padded clips have the same number of frames.
+    (api.py, get_conditioning_latents). Each latent is the mean over the clips. Upstream takes the mean over the frames
+    of all clips, which is the same, because all clips have the same number of frames here.
 
     Args:
         clips: At least one clip. Each is a pair of the audio, (S,) float32, and its rate in Hz.
@@ -43,9 +43,9 @@ def encode_clips(
         rng: Generator that draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
         name: Name of the voice.
         source: Text that says where the voice comes from.
-        mode: Part of the clips that is encoded. "first" is described above. "slices" cuts all clips into slices of 6 s
-            and 4.27 s, and takes the mean over all slices. "whole" cuts the same slices, takes the mean over the slices
-            of each clip, and then the mean over the clips.
+        mode: Part of the clips that is encoded. "first" is described above. "slices" cuts every clip into slices, of 6
+            s for one encoder and of 4.27 s for the other, and takes the mean over all slices. "whole" cuts the same
+            slices. It first takes the mean over the slices of each clip, and then the mean over the clips.
 
     Raises:
         UserError: There are no clips.
@@ -99,9 +99,10 @@ def conditioning_window(audio: np.ndarray, rng: np.random.Generator) -> np.ndarr
 def diffusion_window(audio: np.ndarray) -> np.ndarray:
     """Resample audio (S,) from 22050 to 24000 Hz, and return its first 4.27 s, (102400,). Short audio ends with zeros.
 
-    This uses upstream's resampler, because the model was trained with it. Above 11 kHz, upstream's resampler leaves
-    spectral images of the speech, while soxr leaves silence. On five upstream voices, soxr lowers the three highest
-    bands of the log-mel by 2.3. In a network with random weights, soxr changes the latent by 6 to 9 % (22 to 25 dB).
+    The function uses upstream's resampler, because the model was trained with it. Above 11 kHz, upstream's resampler
+    leaves spectral images of the speech, while the resampler soxr leaves silence. On five upstream voices, soxr would
+    lower the three highest bands of the log-mel by 2.3. In a network with random weights, soxr would change the latent
+    by 6 to 9 % (22 to 25 dB).
     """
     return _fit_length(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
 
@@ -136,16 +137,16 @@ def resolve_voice(
 ) -> Voice:
     """Find, load, encode, draw or mix the voice that ``spec`` describes.
 
-    In a mix without weights whose voices are all folders of clips, all the clips are encoded together as one voice, as
-    in upstream. Any other mix is the (weighted) mean of the latents of its voices. Upstream differs there: it refuses
-    to mix clips with latents, and if one voice of a mix is ``random``, the whole mix is random.
+    If a mix has no weights and all its voices are folders of clips, all the clips are encoded together as one voice, as
+    in upstream. For any other mix, the function returns the (weighted) mean of the voices' latents. Upstream instead
+    refuses to mix clips with latents, and makes the whole mix random if one of its voices is ``random``.
 
     Args:
         spec: A name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
         folders: Folders in which names are looked up, in order.
         backend: Backend that runs the encoders.
         mel_norms: Argument ``mel_norms`` for ``encode_clips``.
-        model_id: Hash of the encoders' weights and their precision. It is part of the key of cached latents.
+        model_id: Hash of the encoders' weights and their precision. Cached latents have it in their key.
         widths: Widths (D, C) of the model's two latents.
         rng: Generator of the request. Only the voice ``random`` draws from it, as in ``random_voice``.
         seed: Seed that chooses the 6 s of a longer clip. It does not come from ``rng``, so that a voice stays the same

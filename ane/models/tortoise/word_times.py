@@ -147,10 +147,10 @@ def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share_on_path(attention: np.ndarray) -> float:
-    """Measure how well attention (T, K) follows a monotonic path.
+    """Measure how much of the attention (T, K) is on a path that only moves forward.
 
-    The measure is the share of attention that is on the path, or one token next to it. It is scaled so that 0 is the
-    share of attention that is even over all tokens, and 1 is all attention.
+    The function adds up the attention to the path's tokens and to their direct neighbours. It scales the sum so that 1
+    means all attention, and 0 means the sum that evenly spread attention would have.
     """
     first, last = path_bounds(attention)
     tokens = np.arange(attention.shape[1])

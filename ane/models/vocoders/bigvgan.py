@@ -134,8 +134,8 @@ class Activation(nn.Module):
 class PeriodicBlock(nn.Module):
     """A residual block: (B, C, 1, T) → (B, C, 1, T).
 
-    For each dilation, it runs an activation, a dilated convolution, an activation and a convolution, and adds the
-    result to its input.
+    For each dilation, it runs an activation, a dilated convolution, an activation and a plain convolution, and adds the
+    result to the input of the first activation.
     """
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...], config: BigVGANConfig):

@@ -161,7 +161,7 @@ def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: i
 class HifiganResBlock(nn.Module):
     """A residual block of type 1: (B, C, 1, T) → (B, C, 1, T).
 
-    For each dilation, it runs a dilated convolution and a plain one, and adds the result to its input.
+    For each dilation, it runs a dilated convolution and a plain convolution, and adds the result to the input of both.
     """
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):

@@ -223,9 +223,9 @@ class WindowDecoder:
     def _advance(self, sequences: Sequence[TokenSequence], offset: int) -> np.ndarray:
         """Append each sequence's pending tokens to its lane, and return logits (lanes, V).
 
-        All sequences must have the same number of pending tokens. Complete sequences before the first incomplete one,
-        and after the last incomplete one, are skipped. A complete sequence between them repeats its last token. The
-        logits of complete sequences are meaningless.
+        All sequences must have the same number of pending tokens. The step runs from the first to the last incomplete
+        sequence. A complete sequence between these two repeats its last token. The logits of complete sequences are
+        meaningless.
         """
         incomplete = [lane for lane, sequence in enumerate(sequences) if not sequence.complete]
         low, high = incomplete[0], incomplete[-1] + 1
@@ -269,10 +269,10 @@ class BeamSearch:
         return len(self.ended) >= self.enough
 
     def advance(self, logits: np.ndarray) -> np.ndarray:
-        """Extend the beams by one token, by logits (size, V) float32.
+        """Extend every beam by one token. The network computed the tokens' logits, (size, V) float32.
 
-        The new beams are the ``size`` likeliest sequences that do not end here. A sequence that does end here is stored
-        in ``ended`` if it is likelier than the last new beam.
+        The new beams are the ``size`` likeliest sequences that do not end with the new token. A sequence that ends is
+        stored in ``ended`` if it is likelier than the last new beam.
 
         Returns:
             For each new beam, the index of the beam that it continues, (size,) int64.

@@ -24,8 +24,8 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
     """Compute the log-mel spectrogram of a whole recording.
 
     A frame is centred on every 160th sample. Beyond both ends, the sound is mirrored. The power of each frame is summed
-    in mel bands from 0 to 8 kHz on Slaney's scale. Then x is its logarithm to base 10, where values more than 8 decades
-    below the loudest value of the recording are raised to that level. The result is (x + 4) / 4.
+    in mel bands from 0 to 8 kHz on Slaney's scale. Then x is the logarithm of this sum to base 10. Values of x that are
+    more than 8 below the recording's largest x are raised to 8 below it. The result is (x + 4) / 4.
 
     Args:
         audio: The recording, (S,) float32 at 16 kHz.
@@ -57,9 +57,10 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
 
 
 def mirrored(audio: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
-    """Return the samples from ``start`` to ``stop`` of the audio after it is padded with zeros to ``length``.
+    """Return the samples from ``start`` to ``stop`` of the audio, padded with zeros to ``length``.
 
-    Before the beginning and after the end, the sound is mirrored around the first or last sample.
+    Positions before the beginning and after the end are possible. There, the padded sound is mirrored around its first
+    or last sample.
     """
     if start >= 0 and stop <= len(audio):
         return audio[start:stop]

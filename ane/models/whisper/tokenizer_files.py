@@ -55,7 +55,8 @@ def from_ranks(path: Path) -> str:
     """Convert a rank file to a tokenizer as JSON.
 
     A line of the file has a token's bytes in base64, and its rank, which is also its id. The file does not list the
-    merges of the BPE. The merge that makes a token joins the two parts that are left after all merges of lower rank.
+    merges of the BPE, so this function computes them. If all merges of lower rank are applied to a token's bytes, two
+    parts are left, and the token's merge joins these parts.
     """
     ranks: dict[bytes, int] = {}
     try:

@@ -106,10 +106,11 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": as_text, "json": as_js
 
 
 def cues(transcript: Transcript, escape: Callable[[str], str]) -> "Iterator[Cue]":
-    """Yield a subtitle for each segment.
+    """Yield the subtitles of a transcript.
 
-    If words have times, this yields a subtitle for each word instead, with the segment's text in which the word is
-    underlined, and a subtitle for each pause between words. openai-whisper's ``--highlight_words`` does the same.
+    Each segment becomes one subtitle. But if words have times, each word becomes a subtitle, which shows the whole
+    segment with this word underlined, and each pause between words becomes a subtitle too. openai-whisper's
+    ``--highlight_words`` does the same.
     """
     for segment in transcript.segments:
         if not segment.words:

@@ -303,8 +303,9 @@ class RecordingTranscription:
     ) -> tuple[list[TranscriptSegment], int]:
         """Compute the times of the segments' words.
 
-        Returns the segments with words, and the number of mel frames to the start of the next window. The next window
-        begins after the last word, unless the tokens say that the rest of this window has no text.
+        Returns the segments with words, and the number of mel frames from the start of this window to the start of the
+        next window. The next window begins after the last word, unless the tokens say that the rest of this window has
+        no text.
         """
         text = [token for segment in segments for token in segment.tokens if token < self.special.end]
         words = self.transcriber.aligner.align(text, states, frames, self.language, self.options.task)

@@ -33,9 +33,9 @@ class GroupNorm(nn.GroupNorm):
     def _two_pass(self, x: Tensor) -> Tensor:
         """Normalise x with a variance that is computed after the mean, from the differences to the mean.
 
-        torch (channels last) and ONNX compute the variance as E[x²] − E[x]². This loses precision if x hardly varies,
-        as in the unconditional row of guidance. With random weights, that formula has an SNR of 68 dB, and this one an
-        SNR of 102 dB.
+        torch (channels last) and ONNX compute the variance as E[x²] − E[x]². That formula loses precision if x hardly
+        varies, as in the unconditional row of guidance. With random weights, it has an SNR of 68 dB, and the two passes
+        of this method have an SNR of 102 dB.
         """
         groups = x.float().reshape(x.shape[0], self.num_groups, -1)
         centred = groups - groups.mean(dim=-1, keepdim=True)
@@ -74,9 +74,9 @@ class RelativePositionBias(nn.Module):
         return self.by_distance(length, dtype).unfold(1, length, 1)
 
     def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the bias for each distance q − k, from length − 1 down to 1 − length: (heads, 2·length − 1).
+        """Return the biases (heads, 2·length − 1) for the distances q − k from length − 1 down to 1 − length.
 
-        In inference mode, the bias of the last length is cached, because all steps of a diffusion have the same length.
+        In inference mode, the method caches its last result, because all steps of a diffusion have the same length.
         """
         return self._kept(length, dtype, lambda: self.computed(length, dtype))
 

@@ -109,7 +109,7 @@ class LVCBlock(nn.Module):
         return x
 
     def convolve(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        """Convolve the ``hop`` samples of each frame with the kernel of the frame, as a batch of matrix products.
+        """Convolve the ``hop`` samples of each frame with the frame's kernel, in one batched matrix product.
 
         x is (B, C, L·hop), kernel is (B, C, O, 3, L), bias is (B, O, L), and the result is (B, O, L·hop).
         """
