@@ -83,7 +83,7 @@ def rename(x: Var, name: str) -> None:
 
 
 def linear(s: Style, x: Var, layer: nn.Module, name: str | None = None, scale: float = 1.0) -> Var:
-    """Apply a linear layer, or a convolution with kernel size 1, and multiply its output by ``scale`` (principle 2)."""
+    """Apply a linear layer, or a convolution with one tap, and multiply its output by ``scale`` (see principle 2)."""
     weight, bias = kernel(layer)
     return conv(s, x, weight * scale, None if bias is None else bias * scale, name)
 
@@ -237,11 +237,11 @@ def join_heads(x: Var) -> Var:
 
 @dataclass(frozen=True)
 class LayerPool:
-    """Keys and values that one layer computed in earlier calls, each (1, heads, width, N slots).
+    """The kv-cache of one layer: keys and values from earlier calls, both (1, heads, width, N slots).
 
     Attributes:
         keys, values: The keys and the values.
-        recent: Keys and values of later columns, or ``None``.
+        recent: Keys and values of columns that are not in the slots yet, or ``None``.
     """
 
     keys: Var
@@ -320,10 +320,10 @@ def joined(parts: Sequence[Var], axis: int) -> Var:
 
 
 def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Separate the weights and biases for queries, keys and values, which ``layer`` stores interleaved by head.
+    """Split a layer's weight and bias into the weights and biases for queries, keys and values.
 
-    The function multiplies the weights and biases for queries by width^−¼, where width is the width of a head. It does
-    the same with the weights and biases for keys.
+    The layer stores them head by head: q, k and v of the first head, then q, k and v of the second head, and so on. The
+    function multiplies the weights and biases for queries and for keys by width^−¼, where width is the width of a head.
     """
     weight, bias = kernel(layer)
     width = len(weight) // (3 * heads)

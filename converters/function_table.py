@@ -70,8 +70,8 @@ class GraphRequest:
     Attributes:
         network: PyTorch network.
         model: The bundle.
-        lanes, caches, buckets: As in ``CoreMLOptions``.
-        scale: Factor by which the host, which is the program that calls the package, multiplies the inputs.
+        lanes, caches, buckets: Fields of ``CoreMLOptions``.
+        scale: Factor by which the host (the program that calls the package) multiplies the inputs.
     """
 
     network: Any

@@ -39,19 +39,19 @@ DOWN = np.pad(EVEN, (1, 0)), np.pad(ODD, (0, 1))
 
 
 def hifigan(network: Hifigan | MelHifigan, frames: int, kind: str = "hifigan") -> CoreMLGraph:
-    """Describe HiFi-GAN's graph x (1, D, 1, W), inside → sound (``segmented``).
+    """Describe the graph with which HiFi-GAN makes sound from x (1, D, 1, W) (see ``segmented``).
 
-    Tortoise's HiFi-GAN, which is conditioned on a voice, has one more input: conditioning (1, D', 1, 1).
+    Tortoise's HiFi-GAN has one more input, the voice's conditioning (1, D', 1, 1).
 
     Each level computes the sum of its blocks instead of their mean. The weights of the next layer contain the division.
-    The result is exact, because the leaky ReLU before that layer commutes with a positive factor.
+    The result stays the same, because the leaky ReLU before that layer commutes with a positive factor.
     """
     voice = {"conditioning": network.config.cond_channels} if isinstance(network, Hifigan) else {}
     return segmented(kind, network, frames, network.config.hop, _hifigan, {"x": network.conv_pre.in_channels}, voice)
 
 
 def bigvgan(network: BigVGAN, frames: int) -> CoreMLGraph:
-    """Describe BigVGAN's graph x (1, M, 1, W), inside → sound (``segmented``).
+    """Describe the graph with which BigVGAN makes sound from x (1, M, 1, W) (see ``segmented``).
 
     BigVGAN's activations work at twice the rate. The graph keeps the even and the odd samples in two tensors, so that
     no axis is twice as long. A filter with 12 taps becomes two filters with 6 taps.

@@ -40,7 +40,7 @@ def playback_devices() -> list[SoundDevice]:
 
 
 def find_device(wanted: str) -> SoundDevice:
-    """Find a device by its number, its name or a part of its name. Upper and lower case are the same.
+    """Find a sound device by its number, its name or a part of its name. Upper and lower case do not matter.
 
     Raises:
         UserError: No device matches, or several devices match.

@@ -232,9 +232,9 @@ class Player:
 class PlayerProcess:
     """A player in a child process (``ane.audio.__main__``), with the same methods as ``Player``.
 
-    Use it with an engine that blocks this process. For example, coremltools holds the GIL during a prediction. The
-    callback of a sound device is Python code, which needs the GIL. So a prediction that takes longer than the device's
-    buffer lasts would cause a gap in the sound.
+    Use it with an engine that blocks this process. For example, coremltools holds the GIL during a prediction, and the
+    callback of a sound device is Python code, which needs the GIL. If the device's buffer became empty during a
+    prediction, there would be a gap in the sound.
 
     Args:
         sample_rate: Sample rate of the sound in Hz.

@@ -17,7 +17,7 @@ FixedFunction = Any  # a function from ``FunctionSet.functions``: its ``bucket``
 
 
 def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: int) -> FixedFunction:
-    """Return the function with the smallest bucket that fits all ``lengths``.
+    """Return the smallest function that fits all ``lengths``. A function's *bucket* names the lengths that it takes.
 
     If several buckets fit, the smallest first length wins, then the smallest second length, and so on.
 
@@ -61,10 +61,11 @@ def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Runs a stage that takes a batch of rows and their mask, for ``Stage.packaged``.
+    """Runs a stage for ``Stage.packaged`` that takes a batch of rows and their mask.
 
-    The rows are vectors (B, N, C) or ids (B, N). Each row runs separately, in the smallest bucket that fits this row.
-    The output is (B, N, C'), with zeros after the end of each row. A call raises UserError if a row fits no bucket.
+    The rows are vectors (B, N, C) or ids (B, N). A *bucket* is a length for which the package has a function. Each row
+    runs separately, in the smallest bucket that fits it. The output is (B, N, C'), with zeros after the end of each
+    row. A call raises UserError if a row fits no bucket.
 
     Attributes:
         unit: Name that buckets use for the length of a row.
@@ -98,7 +99,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Exact:
-    """Runs a stage whose rows must have exactly the length of a bucket, for ``Stage.packaged``.
+    """Runs a stage for ``Stage.packaged`` whose rows must be exactly as long as a function's input.
 
     Use it if padding would change the output. A row is (C, N) or (C,).
 

@@ -33,10 +33,12 @@ class StreamingWindow:
 
     Attributes:
         first: Number of new frames in the first call. It is small, so that sound starts soon.
-        window: Number of frames in a later call, including both margins. A frame of a margin takes as long to compute
-            as a new frame. The default is the larger bucket of converted vocoders.
+        window: Number of frames in a later call, including both margins. A margin's frames are context at the window's
+            ends, and take as long to compute as new frames. The default is the larger of the two lengths for which the
+            converters build vocoders.
         largest: Number of frames up to which windows may grow, if the engine takes any number of frames.
-        growth: Limit for a window that grows: its new frames, divided by the frames whose sound is finished.
+        growth: Limit for a window that grows: the largest ratio of its new frames to the frames whose sound is
+            finished.
     """
 
     first: int = 12

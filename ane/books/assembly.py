@@ -129,7 +129,7 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
     """Add to a timeline the words of its chunks, with their times.
 
     Args:
-        estimated: Whether to estimate the times of words that the job has not timed, from their numbers of letters.
+        estimated: Whether to estimate, from numbers of letters, the times of words that the job has not timed.
     """
 
     def words(timed: TimedChunk) -> tuple[SpokenWord, ...]:

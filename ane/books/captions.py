@@ -14,7 +14,10 @@ LINE = 80  # characters per line of a subtitle
 
 
 def srt(timeline: BookTimeline) -> str:
-    """Render SubRip subtitles, one per chunk. If the words have times, each has one, which underlines that word."""
+    """Render SubRip subtitles, one per chunk.
+
+    If words have times, each word has a subtitle, in which it is underlined.
+    """
     return subtitles.srt(cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
 
 

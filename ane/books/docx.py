@@ -159,7 +159,7 @@ def outline_level(value: str) -> int:
 
 
 def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> tuple[str, int, str]:
-    """Return whether a paragraph is a heading or other text, the level of a heading, and the name of the style."""
+    """Return a paragraph's kind (heading or other text), its level if it is a heading, and the name of its style."""
     level, identifier, names = paragraph.level, paragraph.style, list[str]()
     while identifier in styles and len(names) < MAX_BASES:
         style = styles[identifier]

@@ -63,8 +63,8 @@ class PackageDocument:
         contents_id: Id of the NCX file.
         items: The files of the book, by id.
         spine: For each file in reading order, its id, and whether the file belongs to the main text.
-        front: For each file that the guide calls front matter, by path: the number of characters of prose that front
-            matter may have. A file with more prose is not front matter.
+        front: Limits for files that the guide calls front matter, by path. If a file has more characters of prose than
+            its limit, the file is not front matter.
         readable: The results of ``readable_path`` so far, by id.
     """
 

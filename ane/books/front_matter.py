@@ -277,7 +277,7 @@ def is_listing(block: TextBlock) -> bool:
 def are_entries(lines: Sequence[str]) -> bool:
     """Return whether all lines are entries of a table of contents.
 
-    Lines after the first may start with a small letter, because a long entry may continue on the next line.
+    Every line except the first may start with a small letter, because a long entry may continue on the next line.
     """
     return all(is_entry(line.strip()) for line in lines) and not lines[0].strip()[:1].islower()
 

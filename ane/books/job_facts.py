@@ -41,7 +41,7 @@ class WrittenBook:
 
 @dataclass(frozen=True)
 class OutputFact:
-    """The output of the last run: the digest of everything that it depends on, and the size of every file in bytes."""
+    """The output of the last run: a digest of everything that determines it, and the size of every file in bytes."""
 
     digest: str
     book: WrittenBook

@@ -257,7 +257,10 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
 
 
 def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
-    """Return a problem for each word that the decoder skipped, according to the word times from its attention."""
+    """Return a problem for each skipped word.
+
+    The word times, which come from the decoder's attention, show skipped words.
+    """
     return [
         ChunkProblem(f"{word.word!r} is skipped", 2.0)
         for word in words

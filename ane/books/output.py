@@ -104,7 +104,7 @@ class OutputOptions:
 
     @property
     def digest(self) -> str:
-        """Digest of all options except the path, so that it does not depend on the current folder."""
+        """Digest of all options except the path, so that the digest does not depend on the current folder."""
         return digest_of(self.content() | {"path": ""})
 
     def content(self) -> dict[str, Any]:
@@ -245,9 +245,10 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
 def with_former_companions(
     options: OutputOptions, titles: Sequence[str], numbers: Collection[int], ownership: FileOwnership
 ) -> OutputOptions:
-    """Return options that also write the subtitles and times of an earlier run, which would not fit the new sound.
+    """Return options that also write the formats of subtitles and times that an earlier run wrote.
 
-    A format is not added if the user wrote or changed a file of that format.
+    Otherwise, the old files would remain and would not fit the new sound. A format is not added if the user wrote or
+    changed a file of that format.
     """
     if options.is_epub:
         return options

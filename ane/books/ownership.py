@@ -39,7 +39,10 @@ class FileOwnership:
         return self._judged[state]
 
     def check(self, path: Path) -> None:
-        """Raise UserError if there is a file at ``path`` that this job does not own. It may replace an empty file."""
+        """Raise UserError if there is a file at ``path`` that this job did not write.
+
+        The job may replace an empty file.
+        """
         if self.force or not os.path.exists(path) or not os.path.getsize(path) or self.is_own(path):
             return
         advice = "move it, choose another output, or add force=True to replace it"

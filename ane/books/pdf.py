@@ -225,7 +225,10 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
 
 
 def margin_of(texts: Sequence[PdfLine], end: float) -> int:
-    """Return the left margin of a page. It is where most lines start, or farther left if these lines are indented."""
+    """Return the left margin of a page, where most lines start.
+
+    If these lines are indented, the margin is farther left.
+    """
     most = Counter(round(line.left) for line in texts).most_common(1)[0][0]
     return min(
         [

@@ -91,9 +91,10 @@ class TextAligner:
         return TextFit(tuple(fits), tuple(pauses)) if count == len(words) else TextFit(None)
 
     def left_out(self, text: str, audio: np.ndarray, rate: int) -> list[str]:
-        """Return the words of an English text that a sound (S,) float32 lacks, if any word may be missing.
+        """Return the words of an English text that are not in a sound (S,) float32.
 
-        Words of ``REDUCED``, and words whose pronunciation is guessed, count as present.
+        The search allows for any missing word. Words of ``REDUCED``, and words whose pronunciation is guessed, count as
+        present.
         """
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
@@ -186,6 +187,9 @@ def differences(text: str, transcript: str) -> list[ChunkProblem]:
 
 
 def letters_apart(one: str, other: str) -> int:
-    """Count the letters of the longer string that the other string lacks, with both read in order."""
+    """Count the letters of the longer string that have no match in the other string.
+
+    Both are read from left to right.
+    """
     common = sum(block.size for block in SequenceMatcher(None, one, other, False).get_matching_blocks())
     return max(len(one), len(other)) - common

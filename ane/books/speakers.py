@@ -54,13 +54,13 @@ class SpokenChunk:
 class BookSpeaker:
     """A speaker of chunks. It speaks one chunk per request, with a model of any kind.
 
-    Equal text and seed give equal sound, whatever was spoken before. Two chunks never share a decoder batch, so
-    that Tortoise's sound differs between processes only by rounding.
+    The same text and seed always result in the same sound, whatever was spoken before. Two chunks never share a decoder
+    batch, so Tortoise's sound differs between processes only by rounding.
 
     Args:
         request: Settings for every chunk, without a text. Its seed chooses a random voice. Its cast maps names in the
-            text to voices. A chunk depends only on its own voice and its respelled text, so that the cast and the
-            lexicon are not part of ``settings``.
+            text to voices. ``settings`` does not contain the cast or the lexicon, because a chunk depends only on its
+            own voice and its respelled text.
         checked: Whether a check will look for skipped words. The check needs the times of the words, so the speaker
             times them if ``aligned`` is true.
 
@@ -144,7 +144,7 @@ class BookSpeaker:
 
 
 def is_foreign(command: str) -> bool:
-    """Return whether a command is one of macOS's `say`, such as [[rate 200]], and no pause."""
+    """Return whether a command in the text is for macOS's `say`, such as [[rate 200]], and is not a pause."""
     return command.startswith("[[") and not command.startswith("[[slnc")
 
 

@@ -55,7 +55,7 @@ def size_and_time(file: Path) -> tuple[int, int]:
 def identity_of(facts: Any) -> str:
     """Compute a SHA-256 in hex of the text of the facts (``repr``), to use as a key.
 
-    For example, the sounds of a job are stored under such a key. They are found again as long as this text is the same.
+    For example, a job stores its sounds under such a key, and finds them again as long as the facts have the same text.
     """
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 

@@ -120,7 +120,7 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def summarise_files(names: Mapping[str, Iterable[str]], most: int | None = None) -> str:
-    """Format entries by file, with at most ``most`` names per file, such as "a.pth: 2 × x.N.bias, y; b.pth: z"."""
+    """List entries by file, with at most ``most`` names per file, such as "a.pth: 2 × x.N.bias, y; b.pth: z"."""
     from ane.bundles.torch_checkpoint import summarise_keys
 
     return "; ".join(

@@ -123,10 +123,10 @@ def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def convert_precision(
     tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str], where: str
 ) -> dict[str, torch.Tensor]:
-    """Convert a state dict to a precision. The tensors are contiguous and share no memory, as safetensors needs them.
+    """Convert a state dict to a precision. The new tensors are contiguous and share no memory, as safetensors requires.
 
-    Integers stay as they are. Buffers always become float32. For example, a rotary frequency with 8 or 11 bits would
-    give wrong angles at positions in the hundreds.
+    Integers stay as they are. Buffers always become float32. For example, rotary frequencies with 8 or 11 bits would
+    cause wrong angles at positions in the hundreds.
 
     Args:
         tensors: State dict.

@@ -276,7 +276,7 @@ def speak_sentence(run: BenchRun) -> None:
 
 
 def report(run: BenchRun) -> None:
-    """Write the JSON if there is -o, and print the tables unless the JSON went to standard output."""
+    """Write the JSON if the user gave -o. Print the tables unless the JSON went to standard output."""
     from ane.bench.records import NOISY, describe_machine, document
     from ane.bench.worker import SEED
     from ane.system.files import write_json
@@ -343,7 +343,7 @@ def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
 
 
 def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tuning] | None":
-    """Choose the fastest tuning for the decoder, and the fastest tuning for all other networks.
+    """Choose the fastest tuning (engine and precision) for the decoder, and the fastest tuning for all other networks.
 
     Tunings that compute less exactly are left out. The same tuning runs all networks unless two tunings would save more
     than ``WORTH_TWO`` of the time. Return ``None`` if the decoder was measured on fewer than two backends.

@@ -62,7 +62,10 @@ llama.cpp. With --to ggml, write files for tortoise.cpp, with one voice.
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``convert``. Every default is None, so that an option which the target does not have can be an error."""
+    """Add the command ``convert``.
+
+    All defaults are None, so that the command can reject options that the target lacks.
+    """
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
     parser.add_argument(
         "source", metavar="SOURCE", help="bundle to convert: a name or a directory (demo is the embedded model)"
@@ -194,7 +197,7 @@ def write_packages(args: argparse.Namespace, model: Bundle) -> int:
 
 
 def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
-    """Compile and load the new packages, if `ane say` runs them with Core ML on this machine."""
+    """Compile and load the new packages if `ane say` uses Core ML here, so that the first speech starts sooner."""
     from ane.backends import core_ml_is_chosen
 
     if not core_ml_is_chosen():

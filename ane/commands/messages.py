@@ -127,7 +127,7 @@ def plain_table(
 
 
 def print_listing(*headings: str, rows: Iterable[Sequence[str]]) -> None:
-    """Print names and facts as a table in a terminal. For other programs, print one line per row, with tabs."""
+    """Print names and facts as a table in a terminal, and as lines with tabs for other programs."""
     if sys.stdout.isatty():
         output_console().print(plain_table(None, *headings, rows=rows))
         return
@@ -193,7 +193,7 @@ class ProgressDisplay:
 
 
 class PlainLines:
-    """A printer of lines that drops a line if fewer than ``INTERVAL`` seconds have passed since the line before."""
+    """A printer of lines that drops a line if it printed another line less than ``INTERVAL`` seconds before."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self.console, self.clock, self.last = console, clock, clock()

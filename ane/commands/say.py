@@ -246,7 +246,7 @@ def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Before speaking, raise UserError for an output that cannot be written or a sound device that is missing."""
+    """Raise UserError if an output cannot be written or the sound device is missing. Call this before speaking."""
     from ane.audio import check_output, check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
@@ -326,7 +326,7 @@ def speak_pieces(
 def speak_typed(
     args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest, context: SpeechContext
 ) -> SpeechOutputs:
-    """Speak each line as soon as the user has typed it in the terminal, as macOS's `say` does."""
+    """Speak each line as soon as the user has typed it in the terminal. macOS's `say` does the same."""
     for line in sys.stdin:
         if has_words(line):
             yield from speak_pieces(args, synthesizer, replace(request, text=line), SpeechContext(context.progress))

@@ -60,7 +60,10 @@ def add_request_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of speech. Every default is None, so that a flag which the model does not use can be an error."""
+    """Add the flags for speech.
+
+    All defaults are None, so that the command can reject flags that the model does not use.
+    """
     add_request_arguments(parser, "preset", "seed", "speed", "cast", "quote_voice")
     for title, description in GROUPS.items():
         group = rare_group(parser, title, description)

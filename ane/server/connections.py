@@ -79,7 +79,7 @@ class Connections:
         self._waiting.pop(key, None)
 
     def waits(self, key: Any, close: Callable[[], None]) -> None:
-        """Note that a connection's request is answered, so that it waits for the next request."""
+        """Record that a connection waits for its next request, because the server has answered the one before."""
         if key in self._open:
             self._waiting[key] = close
 

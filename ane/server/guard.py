@@ -88,10 +88,10 @@ class Guard:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Let the application answer, and handle two cases that uvicorn would log as faults.
+        """Pass the request to the application, and handle two cases that uvicorn would log as faults.
 
-        If an error stops an answer halfway, cut the connection, so that the client notices it. If a request has no
-        answer at the end of the drain, reject the request.
+        If an error stops an answer halfway, cut the connection, so that the client notices the error. If a request has
+        no answer when the server stops waiting for running requests, reject the request.
         """
         begun = False
 

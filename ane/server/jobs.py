@@ -18,7 +18,7 @@ Work = Callable[["Job"], Any]
 
 
 class Job:
-    """The work for one client, which the function ``work(job)`` does. The function computes only while it has a turn.
+    """The work for one client. The function ``work(job)`` does the work, and computes only while the job has a turn.
 
     The methods are grouped by their callers: the engine, the work on its thread, and the client in its event loop. Only
     the work changes ``_put_seconds``, and only the client changes ``_taken_seconds``.

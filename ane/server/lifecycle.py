@@ -102,10 +102,9 @@ def json_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def short_switches() -> Iterator[None]:
-    """Make a thread that runs Python give way to others after ``SWITCH_SECONDS`` during the ``with`` block.
+    """Within the ``with`` block, let threads wait at most ``SWITCH_SECONDS`` for Python's lock instead of 5 ms.
 
-    A decoder step takes Python's lock many times. By default, the step could wait 5 ms each time for a thread that
-    reads text.
+    A decoder step takes Python's lock many times, and may wait each time for a thread that reads text.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)

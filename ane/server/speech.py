@@ -148,7 +148,7 @@ class Catalogue:
             )
 
     def forget_voices(self) -> None:
-        """Forget which voices there are, so that a new voice is found."""
+        """Clear the stored list of voices, so that the next request finds a new voice."""
         self._voices.clear()
 
     def voice(self, model: str, name: str | None) -> str:

@@ -120,7 +120,7 @@ class Service:
         LOGGER.warning("request refused", extra={"fields": {"kind": kind, "status": status, **fields}})
 
     async def run(self, kind: str, work: Work) -> Any:
-        """Run work other than speech, and return the last item that it hands over. Raises the errors of ``items``."""
+        """Run a job that is not speech, and return its last item. Raises the errors of ``items``."""
         result = None
         async with aclosing(self.items(kind, work)) as items:
             async for item in items:
@@ -128,7 +128,7 @@ class Service:
         return result
 
     async def items(self, kind: str, work: Work) -> AsyncGenerator[Any, None]:
-        """Run work other than speech, and yield the items that it hands over. Raises its errors, and BusyError."""
+        """Run a job that is not speech, and yield its items. Raises the errors of the job, and BusyError."""
         job, outcome = self._submit(kind, work, speaks=False), GONE
         try:
             async for item in job.items():

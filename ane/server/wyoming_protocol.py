@@ -246,7 +246,8 @@ class WyomingClient:
     async def speak_arriving(self, request: ServedRequest) -> None:
         """Speak chunks of text until the event synthesize-stop.
 
-        Ignore the event ``synthesize`` between them, which repeats the text for servers that do not know chunks.
+        Ignore the event ``synthesize`` between the chunks, which repeats the whole text for servers that do not know
+        chunks.
         """
         limits = self.service.settings.limits
         # the client may wait between chunks, because the text is still being written

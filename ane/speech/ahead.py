@@ -48,7 +48,7 @@ class ChunkWork:
     def read(self, at_piece: Callable[[], None]) -> Iterator[np.ndarray]:
         """Yield the pieces as ``run`` makes them, and call ``at_piece`` before each piece.
 
-        If ``run`` met an error, raise it after the pieces made before the error.
+        If ``run`` fails, yield the pieces that it made before the error, then raise the error.
         """
         while (piece := self._made.get()) is not None:
             if isinstance(piece, BaseException):

@@ -167,7 +167,7 @@ class SpeechSettings:
 
 
 def as_option(error: UserError, options: Mapping[str, Option], within: str) -> UserError:
-    """Return an error about a field of nested settings with the name of the option instead of the field's name."""
+    """Return an error about nested settings that names the option instead of the field."""
     field = error.parameter
     name = next((one.name for one in options.values() if (one.within, one.field) == (within, field)), field)
     return UserError(name + str(error).removeprefix(field), name)

@@ -226,8 +226,8 @@ class Speaker(ABC):
     def feed(self, texts: Iterable[str], call: SpeechCall) -> IncrementalStream:
         """Speak a text while it is still arriving, such as the answer of a language model.
 
-        A piece of the text may end anywhere, even within a word: the words are read as if the text had come whole. The
-        seed is the same for the whole text. The other arguments and the errors are the same as for ``speak``.
+        A piece of the text may end anywhere, even within a word. The words are read as if the whole text had arrived at
+        once. The seed is the same for the whole text. The other arguments and the errors are the same as for ``speak``.
 
         Args:
             texts: Pieces of the text, in order.

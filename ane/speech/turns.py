@@ -73,7 +73,7 @@ class Turns:
                 self._members -= 1
 
     def offer(self, urgency: Urgency, to_class: bool = False) -> None:
-        """Let a waiting thread go first if it is at least as urgent as this thread. Call this while you hold a turn.
+        """Give up this thread's turn to a waiting thread that is at least as urgent, and wait for the turn again.
 
         Args:
             urgency: Urgency of the calling thread.
@@ -97,10 +97,11 @@ class Turns:
             self._take(urgency)
 
     def wide(self, call: Callable[[], Result]) -> Result:
-        """Run a function whose rounding does not depend on the number of CPU threads, and return its result.
+        """Run a function on as many CPU threads as are free, and return its result.
 
-        The function gets all CPU threads if no other thread holds a turn or waits for one. It runs on a separate
-        thread, because the calling thread must keep its number of CPU threads.
+        The rounding of the function must not depend on the number of CPU threads. If no other thread holds a turn or
+        waits for one, the function gets all CPU threads. The function runs on a separate thread, because the calling
+        thread must keep its number of CPU threads.
         """
         if self.threads is None or self.calls == 1:
             return call()

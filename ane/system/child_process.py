@@ -181,7 +181,7 @@ def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int |
 
 
 def end_above(memory: int) -> None:
-    """Start a thread that ends this process soon after its resident memory exceeds ``memory`` bytes.
+    """Start a thread that ends this process soon after the process has more than ``memory`` bytes of resident memory.
 
     The thread also writes a message to standard error.
     """

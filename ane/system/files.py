@@ -255,7 +255,7 @@ def _check_name(path: Path) -> None:
 
 
 def write_json(destination: Path | str, value: Any) -> None:
-    """Write ``value`` as JSON to a file, so that nobody sees a file that is half written.
+    """Write ``value`` as JSON to a file. Other programs never see a file that is half written.
 
     JSON has no NaN and no infinity, so both become null.
 

@@ -22,7 +22,10 @@ def python_problem(version=None):  # type: ignore[no-untyped-def]  # old Pythons
 
 
 def mac_problem() -> str:
-    """Return why this Mac, or its Python for Intel, cannot run the program. "" if it can, or if this is not a Mac."""
+    """Return why this Mac cannot run the program, such as a Python for Intel.
+
+    Returns "" if it can, and on other systems.
+    """
     if sys.platform != "darwin":
         return ""
     from ane.system.machine import macos_at_least, macos_version, printed

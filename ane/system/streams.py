@@ -66,7 +66,7 @@ class TolerantStream:
 
 @contextmanager
 def tolerant_streams() -> Iterator[None]:
-    """Make writes to standard error succeed inside the block, even if it is gone or a name is not valid UTF-8."""
+    """Make writes to standard error succeed inside the block, even if it is closed or a name is not valid UTF-8."""
     open_closed_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")

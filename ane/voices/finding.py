@@ -119,7 +119,7 @@ def is_voice_path(name_or_path: str) -> bool:
 
 
 def _files_of(entry: Path) -> tuple[Path, ...]:
-    """Return the files of the voice at a path in a folder of voices, or () if no voice is there."""
+    """Return the files of the voice at a path in a folder of voices, or () if the path is not a voice."""
     if os.path.isdir(entry):
         try:
             return _files_in(entry)

@@ -111,10 +111,10 @@ class Clips:
 def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
     """Read a voice from its single .safetensors or .pth file of latents. If the files are clips, return ``Clips``.
 
-    Upstream writes two kinds of .pth files. One is the pair of latents (get_conditioning_latents.py). The other is a
-    copy of the clips that it read: a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Length tells them
-    apart, because latents are shorter than any usable clip. ai-voice-cloning puts the first characters of the decoder's
-    MD5 in the names of its files.
+    Upstream writes two kinds of .pth files. A file of the first kind has the pair of latents
+    (get_conditioning_latents.py). A file of the second kind has a copy of the clips, a list of (1, S) at 22050 Hz
+    (utils/audio.py of its git master). The length distinguishes the two kinds, because latents are shorter than any
+    usable clip. ai-voice-cloning puts the first characters of the decoder's MD5 in the names of its files.
 
     Raises:
         UserError: A file is missing or damaged, or contains neither latents nor clips.

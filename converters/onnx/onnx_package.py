@@ -183,7 +183,7 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
 
 
 def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
-    """Load the PyTorch network as the torch backend runs it in ``precision``, without the host's embedding tables."""
+    """Load the PyTorch network as the torch backend runs it in ``precision``, but without embedding tables."""
     module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
     stage = model.family.stages.decoder
     if stage is not None and network == stage.network:

@@ -108,8 +108,8 @@ def _interpreted(
     """Run the probe of a Core ML function on the interpreter, once for each arithmetic.
 
     Returns:
-        The signal-to-noise ratio in dB by arithmetic, and the golden case, or ``None`` if the probe did not call the
-        function.
+        The signal-to-noise ratio in dB by arithmetic, and the golden case. The golden case is ``None`` if the probe did
+        not call the function.
     """
     recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
@@ -200,7 +200,7 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    """Average the noise-to-signal ratios of several arrays, and return the result as SNR in dB, at most ``MAX_SNR``."""
+    """Average the noise-to-signal ratios of several arrays, and return the mean as an SNR of at most ``MAX_SNR`` dB."""
     noise = [10 ** (-snr_db(reference, output) / 10) for reference, output in zip(references, outputs, strict=True)]
     return float(-10 * np.log10(max(np.mean(noise), 10 ** (-MAX_SNR / 10))))  # type: ignore[call-overload]
 

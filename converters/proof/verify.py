@@ -169,7 +169,7 @@ class Runner(ABC):
         reference: TorchBackend,
         layers: LayerComparison | None,
     ) -> None:
-        """Compare the function, and set the measurements of ``check`` as soon as they are known.
+        """Compare a function with its reference, and store each measurement in ``check`` as soon as it is known.
 
         Raises:
             UserError: The function cannot run, or its values cannot be shown.
@@ -187,7 +187,7 @@ class PackageRunner(Runner):
     Attributes:
         engine: Engine that runs functions.
         source: Function that returns the values inside a package's function.
-        values_engine: Engine that ``source`` keeps loaded, or ``None``.
+        values_engine: Engine whose functions stay loaded for ``source``, or ``None``.
         shows_all: Whether ``source`` can show all values of every function without much more time than for a few
             values.
         compute_units: Compute units of Core ML for all networks. ``None`` means that the bundle decides for each

@@ -18,7 +18,10 @@ from converters.function_table import Probe
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Decode four prefixes that nearly fill the bucket, and one step after the third prefix. Return all outputs."""
+    """Decode four prefixes that are nearly as long as the function allows, and one step after the third.
+
+    Return all outputs.
+    """
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     codes = Embeddings(**backend.embeddings()).code
@@ -30,7 +33,10 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run three steps on all lanes, where one lane starts again, then decode several positions at once on one lane."""
+    """Run three steps on all lanes, then decode several positions in one call on one lane.
+
+    In the third step, one lane starts again.
+    """
     start, tail = prefix(backend, model, 12, rng), 3
     lanes = min(bucket["columns"], (bucket["slots"] - len(start)) // 4)
     decoder = backend.decoder(lanes, min(8, (bucket["slots"] - len(start)) // lanes))
@@ -72,7 +78,10 @@ def condition(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: n
 
 
 def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run a denoising step on frames that nearly fill the bucket, guided if the bucket's batch is 2."""
+    """Run a denoising step on nearly as many frames as the function takes.
+
+    The step is guided if the function's batch is 2.
+    """
     frames = bucket["frames"] - 7
     return _denoise_once(backend, model, max(frames // 5, 1), frames, bucket["batch"] == 2, rng)
 

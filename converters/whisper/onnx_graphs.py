@@ -24,7 +24,7 @@ ROWS = 2  # number of lanes per window in the example inputs for tracing
 
 
 def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute keys and values of the cross-attention (layers, heads, N, w) from the encoder's states (1, N, D)."""
+    """Compute the keys and values of cross-attention, (layers, heads, N, w), from the encoder's states (1, N, D)."""
     keys, values = zip(*network.memory(states), strict=True)
     return torch.cat(keys), torch.cat(values)
 

@@ -32,7 +32,10 @@ def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.r
 
 
 def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Decode four prefixes that nearly fill the bucket, and one step after the third prefix. Return all outputs."""
+    """Decode four prefixes that are nearly as long as the function allows, and one step after the third.
+
+    Return all outputs.
+    """
     decoder = backend.decoder(1, 1)
     outputs: list[np.ndarray] = []
     decoder.set_memory(window_states(model, rng))
@@ -45,7 +48,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run three steps on lanes of up to two windows, then decode several positions at once on one lane.
+    """Run three steps on lanes of up to two windows, then decode several positions of one lane in a single call.
 
     In the third step, one lane starts again.
     """

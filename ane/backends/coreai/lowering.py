@@ -215,9 +215,9 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 @lowering
 def einsum(values: Values, equation: str) -> Value:
-    """Translate an einsum of two values to a batched matrix product.
+    """Translate an einsum of two values, as attention uses it, to a batched matrix product.
 
-    Attention uses two such equations. One axis is summed, and each value has one axis that the other lacks.
+    The einsum sums over one axis. Each of the two values has one axis that the other value lacks.
     """
     operands, result = equation.replace(" ", "").split("->")
     left, right = operands.split(",")

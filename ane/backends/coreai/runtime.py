@@ -195,7 +195,7 @@ def coreai_version() -> str:
 
 
 def require_core_ai() -> None:
-    """Raise UserError unless the wheel of Core AI is installed, in ``VERSION``, and runs with its own interpreter."""
+    """Raise UserError unless version ``VERSION`` of Core AI is installed and runs with the interpreter in its wheel."""
     installed = coreai_version()
     if not installed:
         raise UserError(f"Core AI is not installed: {INSTALL}")

@@ -227,7 +227,10 @@ class CoreMLRuntime(Runtime):
         return signatures[function]
 
     def _open(self, package: Path, function: str, compute_units: str) -> Any:
-        """Open a function. If its model in the cache does not open, compile the package once more and try again."""
+        """Open a function.
+
+        If its compiled model from the cache does not open, compile the package again and retry once.
+        """
         declared = {
             called: {
                 key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)

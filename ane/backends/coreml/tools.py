@@ -132,10 +132,10 @@ def keep_arrays(arrays: object) -> None:
 
 
 def error_summary(error: Exception, limit: int = 200) -> str:
-    """Explain a Core ML error, or return its message in one line if ``ERROR_MEANINGS`` does not know it.
+    """Explain a Core ML error. If ``ERROR_MEANINGS`` has no explanation, return the error's message in one line.
 
-    The message is the userInfo dictionary of an NSError, with a line NSLocalizedDescription = "…";. The function
-    returns the text in the quotes, at most ``limit`` characters.
+    Core ML prints the userInfo dictionary of an NSError. Its line NSLocalizedDescription = "…"; has the message in
+    quotes, of which the function returns at most ``limit`` characters.
     """
     text = f"{type(error).__name__}: {error}"
     for part, meaning in ERROR_MEANINGS.items():

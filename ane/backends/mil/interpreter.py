@@ -118,8 +118,8 @@ class Interpreter:
         """Run the function, and yield every op's result as soon as it is computed. ``predict`` explains the arguments.
 
         Yields:
-            The name of the result, the type of the op, and the result as a float32 array. For the op write_state, these
-            are the name of the state, "write_state" and the state's new value.
+            The name of the result, the type of the op, and the result as a float32 array. For the op write_state, the
+            name is the state's name, and the result is the state's new value.
         """
         values = self._accept(inputs, state)
         for op in self._run(values, state):

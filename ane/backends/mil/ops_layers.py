@@ -67,8 +67,8 @@ def padding(
 ) -> tuple[Ints, Ints]:
     """Return the padding to add before and after each spatial axis.
 
-    If "same" needs an odd number of positions on an axis, the extra position comes after the axis. "same_lower" puts
-    the extra position before the axis.
+    If an axis needs an odd number of positions, "same" adds the extra position after the axis, and "same_lower" before
+    it.
     """
     rank = x.ndim - 2
     if pad_type == "valid":
@@ -274,9 +274,9 @@ def avg_pool(
 def _pool_padding(
     x: Tensor, kernel: Ints, pad_type: str, strides: Ints, pad: Ints | None, ceil_mode: bool
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the padding before each spatial axis, the padding after it, and the positions beyond the padding.
+    """Return three lists with a number for each spatial axis: padding before it, padding after it, and extra positions.
 
-    If ``ceil_mode`` is true, the last window may need such positions beyond the padding.
+    Extra positions follow the padding. If ``ceil_mode`` is true, the last window may need them.
     """
     before, after = padding(x, kernel, strides, (1,) * len(kernel), pad_type, pad)
     beyond = []

@@ -153,7 +153,7 @@ def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
 
 
 def _positive(indices: Tensor, size: int) -> Tensor:
-    """Convert negative indices, which count from the end of an axis of this size, to positive indices."""
+    """Convert negative indices, which count from the end of an axis with ``size`` positions, to positive indices."""
     return torch.where(indices < 0, indices + size, indices)
 
 

@@ -71,7 +71,10 @@ class Kernel:
 
     @cached_property
     def kinds(self) -> dict[str, object]:
-        """The annotation of each parameter, without ``None``, or the one that ``KINDS`` has for a bare parameter."""
+        """The annotation of each parameter, without ``None``.
+
+        A parameter without an annotation has the kind in ``KINDS``.
+        """
         kinds = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             bare = parameter.annotation is inspect.Parameter.empty

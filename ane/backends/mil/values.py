@@ -155,7 +155,7 @@ Constant = Immediate | Blob | Expression
 
 
 def unpack(data: np.ndarray, bits: int, count: int, signed: bool = False) -> np.ndarray:
-    """Unpack ``count`` numbers of ``bits`` bits, lowest bit first, from bytes (n,) uint8 to (count,) uint8 or int8."""
+    """Unpack ``count`` numbers with ``bits`` bits from bytes (n,) uint8. The lowest bit of a number comes first."""
     if bits == 8:
         numbers = data[:count]
     elif bits == 4:

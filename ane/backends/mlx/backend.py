@@ -83,7 +83,7 @@ class MlxBackend(ForwardingBackend):
         return MlxDecoder(self.network(name), lanes, capacity, prefixes, max_prefix_length)
 
     def prove(self) -> None:
-        """Compare the decoder's outputs with those of ``fallback``, unless this machine has done so before.
+        """Compare the decoder's outputs with the outputs of ``fallback``, unless this machine has done so before.
 
         Raises:
             UserError: The outputs differ by more than rounding.

@@ -38,8 +38,8 @@ class MlxPrecision:
 def mlx_precision(name: str) -> MlxPrecision:
     """Return the precision with this name, which is a key of ``PRECISIONS``.
 
-    On the CPU, layers with quantised weights take float32 inputs, because float16 inputs make MLX's products tens of
-    times slower there.
+    On the CPU, the precision lets layers with quantised weights take float32 inputs, because MLX's products with
+    float16 inputs are tens of times slower there.
     """
     bits, worst = PRECISIONS[name]
     wide = name == "fp32" or (bits and device_name() == "cpu")

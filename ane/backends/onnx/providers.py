@@ -184,7 +184,7 @@ def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = No
 
 
 def load_error(device: OnnxDevice) -> str:
-    """Try to make a session on the device. Return why it fails, in one line, or "" if it works."""
+    """Try to make a session on the device. Return the reason in one line if this fails, and otherwise ""."""
     ort = onnxruntime_module()
     missing = ""
     if device.memory == "cuda":

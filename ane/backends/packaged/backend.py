@@ -295,10 +295,11 @@ class PackagedBackend(PackagedEngine):
     def _refuse_slower_state(
         self, network: str, steps: list[PackageFunction], states: list[PackageFunction], lanes: int
     ) -> None:
-        """Compare the call times that the runtime measured when it first loaded the functions.
+        """Refuse to keep the kv-cache in a Core ML state if this makes decoder steps slower.
 
-        The method compares a state function and a step function with the same shape: with as many columns as ``lanes``
-        needs, and with the median number of slots.
+        The runtime measured the time of a call when it first loaded each function. The method compares a function that
+        reads a state with a function that reads the host's cache. Both have as many columns as ``lanes`` needs, and the
+        median number of slots.
 
         Raises:
             EngineRefusalError: A decoder step is faster with the kv-cache on the host than with the kv-cache in a

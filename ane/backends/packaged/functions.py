@@ -36,7 +36,10 @@ class EngineRefusalError(UserError):
 
 
 def error_without_advice(error: UserError) -> str:
-    """Return an error's message without the advice of an EngineRefusalError, for a log line that gives other advice."""
+    """Return an error's message.
+
+    Leave out the advice of an EngineRefusalError, because the caller's log line has other advice.
+    """
     return error.cause if isinstance(error, EngineRefusalError) else str(error)
 
 
@@ -95,9 +98,9 @@ class Runtime(ABC):
         return
 
     def unload(self, package: Path) -> None:
-        """Free the memory that the runtime uses for a package, none of whose functions may be in use.
+        """Free the memory that the runtime uses for a package. No function of the package may be in use.
 
-        A runtime that caches nothing does nothing.
+        If a runtime caches nothing, this method does nothing.
         """
         return
 

@@ -77,10 +77,11 @@ class PoolSettings:
 
 
 class SlotPool(ABC):
-    """The slots that some lanes of a decoder share, and the functions that read these slots.
+    """The kv-cache that some lanes of a decoder share, and the functions that read it. The cache consists of slots.
 
-    A slot holds the keys and values of one position. The package's functions differ only in their number of slots. Two
-    arrays of shape (slots,) describe the slots: ``owner`` and ``position``. Subclasses store the keys and values.
+    A slot holds the keys and values of one position. The package's functions differ only in their number of slots. The
+    arrays ``owner`` and ``position``, both (slots,), say whose position is in each slot. Subclasses store the keys and
+    values.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, recent: int = 0):
@@ -220,9 +221,10 @@ class SlotPool(ABC):
             self.store_prefix(prefix, self._admit(prefix, needed))
 
     def _admit(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> int:
-        """Make room for a prefix, and return the number that will own its slots.
+        """Make room for a prefix in the kv-cache, and return the number that marks the prefix's slots in ``owner``.
 
-        The pool holds at most as many prefixes as lanes. If it is full, it drops a prefix that is not in ``needed``.
+        The pool holds at most as many prefixes as lanes. If the pool is full, it drops a prefix that is not in
+        ``needed``.
         """
         current = list(self.settings.stored.values())
         dropped = [other for other in self.prefixes if other is prefix or other not in current]
@@ -315,7 +317,7 @@ class HostPool(SlotPool):
         return np.flatnonzero(self.owner == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return the number of slots up to the last one in use, because ``resized`` drops all later slots."""
+        """Return the number of slots up to the last slot in use, because ``resized`` keeps only these slots."""
         used = np.flatnonzero(self.owner != FREE)
         return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
 
@@ -409,7 +411,8 @@ class StatePool(SlotPool):
     def _free_runs(self) -> np.ndarray:
         """Return the index of each slot that begins a run of ``block`` free slots.
 
-        A call with fewer columns needs a run of the same length, because ``store`` writes zeros after the columns.
+        A slot holds one position of the kv-cache. Even a call with fewer than ``block`` columns needs such a run,
+        because ``store`` writes zeros after the columns.
         """
         used = np.concatenate(([0], np.cumsum(self.owner[: self.slots] != FREE)))
         return np.flatnonzero(used[self.block :] == used[: -self.block])

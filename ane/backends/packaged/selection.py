@@ -101,7 +101,7 @@ def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None 
 
 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
-    """Describe a backend for reports: its runtime, the precisions of its packages, and the networks on torch."""
+    """Describe a backend for reports: its runtime, its packages' precisions, and the networks that run on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
     missing = sorted(name for name in model.networks - set(packages) if model.family.networks[name].for_speech)
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")

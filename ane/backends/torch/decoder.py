@@ -204,7 +204,7 @@ class TorchDecoder(Decoder):
     def _attend(
         self, layer: int, reached: "LanePositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        """Write k and v (n, heads, T, w) to the cache, and compute the attention of q to prefixes and own positions."""
+        """Write k and v (n, heads, T, w) to the cache, and attend from q to each lane's prefix and own positions."""
         keys, values = (
             reached.write(cache[layer, reached.lanes], new) for cache, new in ((self.keys, k), (self.values, v))
         )  # (n·heads, end, w)
@@ -226,9 +226,9 @@ class TorchDecoder(Decoder):
 
 
 class PrefixScores:
-    """Collects the attention scores of some heads while a call runs.
+    """Collects the attention scores of some heads while a call of the decoder runs.
 
-    It copies the scores with NumPy, because for so few numbers a call of torch takes longer.
+    It copies the scores with NumPy, because a call of torch takes longer for so few numbers.
 
     Args:
         heads: Heads to record, as (layer, head) pairs in ascending order.
@@ -346,7 +346,7 @@ class LanesByPrefix:
         )
 
     def read(self, cache: Tensor) -> Tensor:
-        """Return the positions to read, (prefixes·heads, longest, w), of a cache (prefixes, heads, capacity, w)."""
+        """Select the positions to read, (prefixes·heads, longest, w), from a cache (prefixes, heads, capacity, w)."""
         return cache[self.low : self.high, :, : self.longest].flatten(0, 1)
 
     def rows(self, x: Tensor) -> Tensor:

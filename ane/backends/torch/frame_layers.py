@@ -67,8 +67,8 @@ class LayerMakers:
     """Functions that make packed layers.
 
     Attributes:
-        pointwise: Function that takes a weight (O, C) and a bias. It makes a layer that maps each frame without its
-            neighbours, (…, C) → (…, O).
+        pointwise: Function that takes a weight (O, C) and a bias. It makes a layer that maps each frame separately, (…,
+            C) → (…, O).
         convolution: Function that takes a weight (O, C, taps) and a bias. It makes a convolution over neighbouring
             frames.
         blocks: Functions that replace a whole block. The key is an attribute by which to recognise the block.

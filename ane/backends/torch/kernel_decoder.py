@@ -132,7 +132,7 @@ class AttentionCall:
         return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"), **HOST_FLOATS)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k and v (n, heads, T, w) to the caches, and compute q's attention to prefixes and own positions."""
+        """Write k and v (n, heads, T, w) to the caches, and attend from q to each lane's prefix and own positions."""
         if not (q.stride() == k.stride() == v.stride() and q.stride(3) == 1):
             q, k, v = (tensor.contiguous() for tensor in (q, k, v))
         self.point(layer)

@@ -306,7 +306,7 @@ class KernelBlocks:
     def of(cls, network: nn.Module) -> "KernelBlocks | None":
         """Return the blocks of a network.
 
-        ``None`` means that the network has no blocks, or that a layer of a block is not a ``KernelLinear``.
+        Returns ``None`` if the network has no blocks, or if a layer of a block is not a ``KernelLinear``.
         """
         blocks = getattr(network, "blocks", ())
         kernels = [

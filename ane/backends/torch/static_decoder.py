@@ -70,8 +70,8 @@ class CudaGraphRunner:
 class HostDeviceTensor:
     """A tensor on the device and a pinned tensor on the host, with asynchronous copies between them.
 
-    If the device is the CPU, both are the same tensor. After ``send``, do not write to ``host`` until the stream is
-    synchronized. After ``fetch``, do not read ``host`` until then.
+    If the device is the CPU, both are the same tensor. Until the stream is synchronized, do not write to ``host`` after
+    ``send``, and do not read ``host`` after ``fetch``.
     """
 
     def __init__(self, device: torch.device, *shape: int, dtype: torch.dtype = torch.float32):
@@ -178,7 +178,7 @@ class StaticDecoder(TorchDecoder):
         self.logits.device.copy_(self.network.logits(hidden[:, -1]))
 
     def _attend_static(self, layer: int, static: "StaticStep", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k and v (lanes, heads, 1, w) to the caches, and compute q's attention to prefixes and own positions."""
+        """Write k and v (lanes, heads, 1, w) to the caches. Attend from q to each lane's prefix and own positions."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
         prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))  # (lanes, heads, 1, prefix)

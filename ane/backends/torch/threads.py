@@ -62,9 +62,8 @@ def seconds_idle() -> float:
 class ThreadNumbers:
     """Lowers torch's number of threads for the duration of a call.
 
-    Torch has a separate number for every calling thread, and a new thread gets the number that was set last on any
-    thread. This class lowers the number only while a call runs. A number that the program sets between two calls
-    therefore stays.
+    Torch has a separate number for every calling thread. A new thread gets the number that any thread set last. This
+    class lowers the number only while a call runs, so it keeps any number that the program sets between two calls.
     """
 
     def __init__(self) -> None:

@@ -115,6 +115,6 @@ def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk
 
 
 def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, int]]:
-    """Yield each word without punctuation, the index of its first symbol, and the index after its last symbol."""
+    """Yield each word without punctuation, with the index of its first symbol and the index after its last symbol."""
     symbols = (SYMBOLS[number] for number in ids)
     return joined_pieces((symbol.removeprefix("@"), IDS[symbol] >= IDS["A"]) for symbol in symbols)

@@ -55,10 +55,10 @@ class Cut:
 
 
 def cuts_of(graph: GraphProto) -> list[Cut]:
-    """Find the stages in a published graph by the names of parameters, which do not depend on the exporter.
+    """Find where to cut a published graph into stages, by the names of parameters. They do not depend on the exporter.
 
     Raises:
-        ValueError: The graph lacks a parameter or an operation that a stage begins or ends with.
+        ValueError: The graph lacks a parameter or an operation at which a stage begins or ends.
     """
     convs = {node.input[1]: node for node in graph.node if node.op_type == "Conv"}
     sizes = {one.name: tuple(one.dims) for one in graph.initializer}

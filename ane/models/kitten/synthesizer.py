@@ -102,8 +102,8 @@ ENDED = re.compile(r"[.!?,;:]['\")]*$")
 class KittenSynthesizer(StyleSpeaker):
     """A KittenTTS model.
 
-    The published graphs draw random noise, so the sound differs in every run, and only its length stays the same. With
-    the setting ``published``, the sound of a few letters may have no samples left.
+    The published graphs draw random noise, so only the length of the sound is the same in every run. With the setting
+    ``published``, the sound of a few letters may have no samples left.
     """
 
     settings, speeds = KittenSettings, (0.1, 10.0)

@@ -188,7 +188,7 @@ def bigvgan_arguments(path: Path) -> dict[str, Any]:
 
 
 def states_vocabulary(config: Mapping[str, Any]) -> bool:
-    """Return whether a config has the decoder's number of text tokens, at its top level or under "constructor"."""
+    """Return whether a config contains the decoder's number of text tokens, at its top level or in "constructor"."""
     stated = config.get("autoregressive.pth", {})
     return "number_text_tokens" in (stated.get("constructor", stated) if isinstance(stated, Mapping) else {})
 

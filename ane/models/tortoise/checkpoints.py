@@ -65,8 +65,9 @@ def import_tortoise(
 ) -> Contents:
     """Read the official .pth files from a directory, or one such file.
 
-    A tokenizer.json or mel_norms.pth next to the checkpoints is used instead of the one that comes with tortoise-ane.
-    A file whose name is not official is recognised by its keys (``ane.models.tortoise.checkpoint_files``).
+    A tokenizer.json or mel_norms.pth next to the checkpoints replaces the file that comes with tortoise-ane. If a
+    checkpoint's name is not official, the function recognises the file by its keys
+    (``ane.models.tortoise.checkpoint_files``).
 
     Args:
         path: Directory or file.
@@ -82,9 +83,9 @@ def import_tortoise(
         ignore_unknown: Whether to accept entries of the files whose purpose this version does not know.
 
     Raises:
-        UserError: A required file is missing or damaged, holds another model or another size of the model than
-            ``config`` says, or has unknown entries. Or ``config`` has arguments that upstream does not have. Or the
-            tokenizer has an id that the decoder does not know.
+        UserError: A required file is missing or damaged, has unknown entries, or has the weights of another model. Or
+            its weights have other sizes than ``config`` says. Or ``config`` has arguments that upstream does not have.
+            Or the tokenizer has an id that the decoder does not know.
     """
     files, folder = checked_files(path, base, vocoder)
     own = held_networks(files, base)
@@ -200,7 +201,7 @@ def sizes_of(
 
 
 def _entries(file: Path, sizes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a file's state dict, renamed to upstream's keys, and the entries next to it (see ``read_entries``)."""
+    """Read a file's state dict under upstream's keys, and the file's other entries (see ``read_entries``)."""
     entries, beside = read_entries(file)
     return official_entries(entries, sizes["autoregressive"].heads) if held_files(entries) else entries, beside
 

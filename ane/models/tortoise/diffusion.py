@@ -144,7 +144,7 @@ def spectrograms(
     prediction: str = "epsilon",
     lengths: Sequence[int] = (),
 ) -> list[np.ndarray]:
-    """Diffuse the latents of utterances to log-mels (1, 100, L) for the vocoder, in batches that suit the backend.
+    """Turn the latents of utterances into log-mels (1, 100, L) by diffusion, in batches that suit the backend.
 
     Args:
         backend: Backend that runs the denoiser.
@@ -155,8 +155,8 @@ def spectrograms(
         progress: Function that is called with two numbers, summed over the utterances: how many steps are done, and how
             many there are.
         prediction: Argument ``prediction`` for ``denoising_steps``.
-        lengths: Number of mel frames of each utterance. You need it for windows of longer speech, where rounding can
-            differ from ``frame_count``, the default.
+        lengths: Number of mel frames of each utterance. The default is ``frame_count``. Pass the numbers if the latents
+            are a window of longer speech, because rounding may then lead to other numbers.
     """
     lengths = lengths or [frame_count(len(rows)) for rows in latents]
     total = diffusion.steps * len(lengths)
@@ -251,10 +251,10 @@ class WindowedDiffusion:
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
-        """Append latents, and yield the mel frames that are final.
+        """Append latents, and yield the mel frames that no later latent can change.
 
-        A window is diffused once latents beyond its end arrive. Its frames are final up to the start of the next
-        window, with which the rest is cross-faded.
+        The method computes a window once latents beyond the window's end arrive. The window's frames are final up to
+        the start of the next window. The other frames are cross-faded with the next window.
         """
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
         while self.first + len(self.latents) > (stop := self.start + self.size):

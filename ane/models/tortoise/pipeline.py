@@ -210,10 +210,11 @@ class Rendering:
     # Streams: all steps alternate
 
     def _streamed(self) -> Iterator[RenderedChunk]:
-        """Yield every chunk in order. You read a chunk's sound from ``sound`` while this object makes it.
+        """Yield every chunk in order.
 
-        At first, only the first chunk is decoded, because every active lane slows the others a little. Decoding of one
-        more chunk begins whenever the first sound of a chunk is ready.
+        You read a chunk's sound from its attribute ``sound`` while this object makes the sound. At first, the decoder
+        works only on the first chunk, because every active lane slows the others a little. Whenever the first sound of
+        a chunk is ready, the decoder begins one more chunk.
         """
         lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)

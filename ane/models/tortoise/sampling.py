@@ -56,7 +56,7 @@ def top_k(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def top_p(scores: np.ndarray, p: float) -> np.ndarray:
-    """Drop the least likely ids, as many as have at most 1 − p of the probability (Holtzman et al. 2020)."""
+    """Drop the least likely ids, as many as together have a probability of at most 1 − p (Holtzman et al. 2020)."""
     ids = np.flatnonzero(scores > -np.inf)
     order = ids[np.argsort(scores[ids], kind="stable")]
     cumulative = np.exp(log_softmax(scores[order])).cumsum(dtype=np.float32)

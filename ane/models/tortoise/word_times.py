@@ -30,7 +30,7 @@ TimedHead = tuple[int, int, int]  # layer, head, and by how many codes its atten
 
 
 class WordTimer:
-    """Times words by the attention that the decoder recorded while it sampled the codes.
+    """Finds the time of each word from the attention that the decoder recorded while it sampled the codes.
 
     If a backend's decoder cannot record attention, the timer runs the decoder once more on the chunk's text and codes.
     """
@@ -115,9 +115,9 @@ class WordTimer:
         return Embeddings(**self.backend.embeddings())
 
     def spoken_words(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Yield each word of the normalised text, without punctuation, and the indices of its tokens.
+        """Yield a triple for each word of the normalised text: the word without punctuation, and two indices of tokens.
 
-        The indices are those of the word's first token, and of the token after its last one.
+        The first index is of the word's first token, and the second of the token after the word's last token.
         """
         pieces = (self.tokenizer.decode([token]) for token in tokens)
         return joined_pieces((piece, any(map(str.isalnum, piece))) for piece in pieces)

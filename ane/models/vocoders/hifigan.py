@@ -59,7 +59,7 @@ def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
 
     Args:
         rates: Samples per frame at each level's rate, in order of the levels.
-        reaches: For each level, how many samples at either end its padding affects, at the level's rate.
+        reaches: Number of samples at each end that a level's padding affects, at the level's rate, for each level.
     """
     levels = [-(-reach // rate) for rate, reach in zip(rates, reaches, strict=True)]
     return [sum(levels[level:]) for level in range(len(levels))]
@@ -181,7 +181,7 @@ class HifiganResBlock(nn.Module):
 
 
 class SmallResBlock(nn.Module):
-    """A residual block of type 2, which version 3 has (upstream: ResBlock2): (B, C, 1, T) → (B, C, 1, T).
+    """A residual block of type 2, for HiFi-GAN's version 3 (upstream: ResBlock2): (B, C, 1, T) → (B, C, 1, T).
 
     For each dilation, it runs a dilated convolution, and adds the result to its input.
     """

@@ -120,9 +120,9 @@ class WindowDecoder:
         self._states: np.ndarray | None = None
 
     def set_states(self, states: np.ndarray) -> None:
-        """Choose the window to decode, by the encoder's states (1, N, D). You can then decode it several times.
+        """Set the window to decode, as the encoder's states (1, N, D). You can then decode this window several times.
 
-        If the array is the one of the call before, this does nothing. That happens if the language was detected first.
+        A second call with the same array does nothing. This happens if the language was detected first.
         """
         if states is not self._states:
             self.decoder.set_memory(states[0])

@@ -19,10 +19,10 @@ from ane.models.vocoders.hifigan import ImageConv
 
 @dataclass(frozen=True)
 class Packing:
-    """The layout of packed frames (N, C).
+    """The layout of packed frames (N, C), which are the rows of all utterances one after another, without padding.
 
-    Each utterance has ``rows`` rows, which are the conditional and the unconditional row of guidance, or a batch of
-    equal length. ``lengths`` has the number of frames in a row of each utterance.
+    Each utterance has ``rows`` rows of equal length. With guidance, these are the conditional and the unconditional
+    row. ``lengths`` has, for each utterance, the number of frames in a row.
     """
 
     rows: int

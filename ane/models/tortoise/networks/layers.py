@@ -63,7 +63,8 @@ class RelativePositionBias(nn.Module):
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
         """Return the bias of attention scores, (heads, length, length), indexed by head, query and key.
 
-        On a GPU, the bias of the last length is cached, because each layer would otherwise launch a kernel for it.
+        On a GPU, the module caches its last result, because each layer would otherwise launch a kernel to compute it
+        again.
         """
         if self.relative_attention_bias.weight.device.type == "cpu":
             return self.last_query_first(length, dtype).flip(1)

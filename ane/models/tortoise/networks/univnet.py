@@ -76,7 +76,7 @@ class KernelPredictor(nn.Module):
 
 
 class LVCBlock(nn.Module):
-    """Upsamples by ``stride``, then convolves each frame with its own kernel, which is predicted from the mel."""
+    """Upsamples by ``stride``, then convolves each frame with a kernel that is predicted from the frame's mel."""
 
     def __init__(self, config: UnivNetConfig, stride: int, hop: int):
         super().__init__()
