@@ -310,7 +310,10 @@ def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | 
 
 
 def split(x: Var, parts: int, axis: int) -> Sequence[Var]:
-    """Call ``mb.split``, but return a sequence even for one part, for which ``mb.split`` returns a single value."""
+    """Call ``mb.split``, and always return a sequence.
+
+    For a single part, ``mb.split`` would return the value itself.
+    """
     return [x] if parts == 1 else mb.split(x=x, num_splits=parts, axis=axis)
 
 

@@ -267,7 +267,7 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 def _check_disk_space(
     destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any], target: ConversionTarget
 ) -> None:
-    """Raise UserError if the disk has no room for the packages, or the temporary folder for the largest weights.
+    """Raise UserError if the packages do not fit on the disk, or the largest weights not into the temporary folder.
 
     The packages need extra room while the functions of the largest package are not merged yet.
     """

@@ -67,7 +67,7 @@ def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
 
 
 def source_filter(name: str) -> Function:
-    """List the function of a source-filter network: x (1, D, 1, N), inside → y (1, 66, 1, N).
+    """List the function of a source-filter network, which computes y (1, 66, 1, N) from x (1, D, 1, N) and ``inside``.
 
     y has the parameters of the sound for N frames. The test input is a little shorter than the function's fixed length.
     """

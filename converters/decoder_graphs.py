@@ -200,7 +200,10 @@ def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:
 
 
 def layer_pool(cache: Var, index: int, slots: int | None = None, dtype: str | None = None) -> Var:
-    """Select one layer, and optionally its first slots: (layers, heads, width, N) → (1, heads, width, slots or N)."""
+    """Select a layer's keys or values from (layers, heads, width, N).
+
+    Returns its first ``slots`` (default: all) as (1, heads, width, slots).
+    """
     *sizes, length = cache.shape[1:]
     part = mb.slice_by_index(x=cache, begin=(index, 0, 0, 0), end=(index + 1, *sizes, slots or length))
     return part if dtype is None else mb.cast(x=part, dtype=dtype)
@@ -208,11 +211,11 @@ def layer_pool(cache: Var, index: int, slots: int | None = None, dtype: str | No
 
 @dataclass(frozen=True)
 class Pools:
-    """Keys and values of earlier columns for all layers, each (layers, heads, width, N slots).
+    """The kv-cache of all layers: keys and values of earlier columns, both (layers, heads, width, N slots).
 
     Attributes:
         keys, values: The keys and the values.
-        slots: Number of slots to read, from the first slot on. ``None`` means all slots.
+        slots: Number of slots to read, beginning with the first slot. ``None`` means all slots.
         recent: Keys and values of columns that are not in the pool yet.
         dtype: Type to which the graph converts keys and values after reading. ``None`` means no conversion.
     """

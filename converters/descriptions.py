@@ -53,7 +53,7 @@ def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
 
 
 def notes(target: str, network: str, kinds: Iterable[str]) -> dict[str, str]:
-    """Return texts for a package's metadata that explain its masks and its embeddings, by metadata key."""
+    """Return texts that explain a package's masks and embeddings, by the keys for the package's metadata."""
     axes = {kind: descriptions().get((target, kind, "mask"), ("", ""))[0] for kind in kinds}
     entries = {
         "mask": ". ".join(f"Axes of the mask of {kind}: {order}" for kind, order in axes.items() if "+" in order),

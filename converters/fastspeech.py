@@ -81,9 +81,9 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
 def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: bool) -> Var:
     """Add positions, then apply the stack's blocks: (1, C, 1, S) → (1, C, 1, S). The output is 0 in the padding.
 
-    The padding gets positions too, because ``blocks.layer_norm`` allows no column whose values are all equal. Positions
-    in the padding do not change the sequence: no query attends to the padding, and the output of the first norm is
-    masked.
+    The function adds positions to the padding too, because ``blocks.layer_norm`` allows no column whose values are all
+    equal. Positions in the padding do not change the sequence: no query attends to the padding, and the output of the
+    first norm is masked.
     """
     _, C, _, S = x.shape
     mask = blocks.key_mask(s, inside)
@@ -159,7 +159,10 @@ def probe_text(
 
 
 def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Repeat random states unevenly for frames that nearly fill the bucket, and return the mel of these frames."""
+    """Return the mel of nearly as many frames as the function takes.
+
+    The function repeats random states for different numbers of frames.
+    """
     frames, symbols = probed_length(model, bucket["frames"]), max(bucket["symbols"] - MISSING, 1)
     counts = rng.multinomial(frames, np.full(symbols, 1 / symbols))[None]
     states = rng.standard_normal((1, symbols, model.config("fastspeech").d_model), dtype=np.float32)
@@ -189,7 +192,7 @@ probe_vocoder = stage_probe(
 
 
 class StoredPositions(nn.Module):
-    """``PositionEncoding`` that reads positions from a table, because a graph cannot compute them for any length."""
+    """A ``PositionEncoding`` that reads a table, because a graph cannot compute encodings for any length."""
 
     table: Tensor
 

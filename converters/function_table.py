@@ -137,7 +137,7 @@ class Function:
 
 
 def speech_lines(precisions: Iterable[str]) -> list[str]:
-    """Say how each precision of Tortoise's decoder changes the speech of `demo`, one line per measured precision."""
+    """Return a line for each measured precision of Tortoise's decoder that says how it changes the speech of `demo`."""
     return [
         f"Speech in {precision}: the decoder of demo keeps all codes of {SPEECH[precision][0]} of 20 sentences. "
         f"Whisper base mishears {SPEECH[precision][1]} of 206 words, and 1 in float32."

@@ -32,12 +32,14 @@ def memory_needed(model: Bundle, network: str) -> float:
 
 
 def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -> str:
-    """Return a warning with advice if the conversion will probably need more memory than the machine has, or "".
+    """Return a warning, with advice, if the conversion will probably need more memory than this machine has.
+
+    Otherwise, return "".
 
     Args:
         model: The bundle to convert.
         networks: Names of the networks to convert.
-        memory: Bytes of this machine's memory. ``None`` means that it is unknown.
+        memory: Bytes of this machine's memory. ``None`` means that the number is unknown.
     """
     needed = {network: memory_needed(model, network) for network in networks}
     worst = max(networks, key=needed.__getitem__)

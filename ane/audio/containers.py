@@ -26,7 +26,10 @@ class ChannelMix:
         self._mixed = self._apart = 0.0  # power of the channels' mean, and mean of the channels' powers
 
     def mono(self, samples: np.ndarray) -> np.ndarray:
-        """Mix samples (n, channels) float32 to their mean (n,), or return the first channel with ``first_only``."""
+        """Mix samples (n, channels) float32 to their mean (n,).
+
+        If ``first_only`` is true, return the first channel instead.
+        """
         if self._first_only or samples.shape[1] == 1:
             return samples[:, 0]
         mean = samples.mean(axis=1)
@@ -71,7 +74,7 @@ def _decoded(path: Path, max_seconds: float, mix: ChannelMix) -> tuple[np.ndarra
 def container_pieces(path: Path, mix: ChannelMix) -> Iterator[tuple[np.ndarray, int]]:
     """Yield the first sound of a container in pieces: mono samples (n,) float32, and the rate in Hz.
 
-    The first piece has no samples, so that the rate of an empty sound is known too.
+    The first piece has no samples, so that the caller learns the rate even if the sound is empty.
 
     Raises:
         OSError, ValueError, IndexError: FFmpeg cannot read the file, or the file has no sound.

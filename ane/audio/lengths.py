@@ -27,7 +27,7 @@ def missing_bytes(path: Path) -> int:
 
 
 def _byte_order(magic: bytes) -> str:
-    """Return the character for the byte order of a RIFF or FORM file, as ``struct`` needs it."""
+    """Return the character with which ``struct`` names the byte order of a RIFF or FORM file."""
     return ">" if magic in (b"RIFX", b"FORM") else "<"
 
 
@@ -136,8 +136,8 @@ def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
     """Read the header of a FLAC frame (RFC 9639, 9.1).
 
     Returns:
-        The frame's number, its number of samples, and whether the frame's number counts samples instead of frames.
-        ``None`` means that the bytes are not the header of a frame.
+        The frame's index, its number of samples, and whether the index counts samples instead of frames. ``None`` means
+        that the bytes are not the header of a frame.
     """
     if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
         return None

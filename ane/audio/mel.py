@@ -145,8 +145,8 @@ EDGE = (WINDOW - HOP) // 2  # samples of the first frame that lie before the sou
 def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:
     """Estimate the sound of a mel spectrogram, without a trained vocoder.
 
-    Equal mels result in equal sounds. The method is from Griffin and Lim 1984 (doi 10.1109/TASSP.1984.1164317), with
-    the momentum of Perraudin et al. 2013 (doi 10.1109/WASPAA.2013.6701851).
+    The same mel always results in the same sound. The method is from Griffin and Lim 1984 (doi
+    10.1109/TASSP.1984.1164317), with the momentum of Perraudin et al. 2013 (doi 10.1109/WASPAA.2013.6701851).
 
     Args:
         mel: (M bands, L frames) float32: natural logarithms of magnitudes in bands on Slaney's scale, from 0 Hz to

@@ -35,7 +35,7 @@ class TimeStretcher:
         self._previous = 0  # position in the input from which the frame before the next frame was taken
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take the next samples (S,) float32, and return the output that is final, (n,) float32, n ≥ 0."""
+        """Take the next samples (S,) float32, and return the output samples that are ready, (n,) float32, n ≥ 0."""
         self._received += len(audio)
         if self.speed == 1:
             self._returned += len(audio)

@@ -49,7 +49,7 @@ class Trimmer:
         return np.concatenate((last, end))
 
     def _frames(self, audio: np.ndarray, frame: int) -> np.ndarray:
-        """Return the sound up to the end of the last loud frame, and hold the silence after it back."""
+        """Return the sound up to the end of the last loud frame. Hold the silence after it until more sound arrives."""
         energy = (audio.reshape(-1, frame) ** 2).mean(axis=1)
         loud = np.flatnonzero(~(energy <= QUIET**2))  # NaN is not silence
         together = np.concatenate((self.held, audio))

@@ -241,7 +241,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Run the decoder once over columns (T, D) float32, with causal attention, and return attention to the prefix.
+        """Run the decoder once over all columns, with causal attention, and return the attention to the prefix.
 
         Args:
             columns: Columns (T, D) float32.

@@ -55,9 +55,9 @@ class Decoder(ABC):
 
     @abstractmethod
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Compute a prefix and store it at ``index``, where it replaces an earlier prefix.
+        """Compute a prefix, and store its keys and values at ``index``, where they replace an earlier prefix.
 
-        Lanes that continue other prefixes stay as they are.
+        Lanes that continue other prefixes do not change.
 
         Args:
             prefix: Columns (P, D) float32.
@@ -88,7 +88,7 @@ class Decoder(ABC):
         """
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
-        """Store a memory, such as the output of an encoder, that columns cross-attend to.
+        """Store a memory: an array, such as the output of an encoder, to which columns cross-attend.
 
         Call this method before you call ``prefill`` with the same ``index``. It computes the memory's keys and values
         once. All lanes that continue the prefix at ``index`` attend to this memory. A later ``prefill`` at ``index``
@@ -101,7 +101,7 @@ class Decoder(ABC):
         raise NotImplementedError  # nobody calls this if ``memory_length`` is 0
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
-        """Record the attention scores of these heads from the next call on, in ``recorded``.
+        """Store the attention scores of these heads in ``recorded`` in all later calls.
 
         Returns ``False`` if this decoder cannot record scores.
 

@@ -15,9 +15,9 @@ class Owned:
     """Wraps a backend, decoder or denoiser, and runs all its methods on the thread that created it.
 
     Args:
-        thing: The object to wrap. If a method of the object returns a decoder or a denoiser, the caller gets that
-            decoder or denoiser in a wrapper, too.
-        thread: Pool with a single thread, the one that created ``thing``.
+        thing: The object to wrap. If a method of the object returns a decoder or a denoiser, the caller gets a wrapper
+            of this decoder or denoiser.
+        thread: Pool whose only thread is the thread that created ``thing``.
     """
 
     def __init__(self, thing: Any, thread: ThreadPoolExecutor):

@@ -156,7 +156,7 @@ CACHES = {"step": "io", "state": "state"}  # kind of function for a decoder step
 def package_functions(
     model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None
 ) -> Iterator[MeasuredFunction]:
-    """Yield the functions in these packages that speaking the sentence needs, and all functions for decoder steps.
+    """Yield the functions of these packages that the benchmark's sentence needs, and all functions for decoder steps.
 
     Args:
         model: Bundle with the packages.
@@ -213,9 +213,9 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
 
 
 def functions_of_a_sentence(package: PackageRecord) -> list[str]:
-    """Choose a function of each kind: the one that the sentence needs, or the smallest if ``LENGTHS`` lacks the kind.
+    """Choose the functions to measure in a package: for each kind, the function that the sentence needs.
 
-    All functions for decoder steps are chosen.
+    For decoder steps, choose all functions. For a kind that is not in ``LENGTHS``, choose the smallest function.
     """
     by_kind: dict[Any, list[str]] = {}  # groups of functions that differ only in their length
     for name, record in package.functions.items():
@@ -228,9 +228,9 @@ def functions_of_a_sentence(package: PackageRecord) -> list[str]:
 
 
 def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:
-    """Return the name of the smallest function with room for ``length`` columns, latents, frames or positions.
+    """Return the name of the smallest function that takes ``length`` columns, latents, frames or positions.
 
-    If none is large enough, return the largest.
+    If no function is large enough, return the largest function.
     """
 
     def size(name: str) -> int:

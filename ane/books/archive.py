@@ -147,7 +147,7 @@ def encoding_of_html(data: bytes) -> str:
 
 
 def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
-    """Decode a text. If it has a byte order mark, the mark decides the encoding instead of ``encoding``.
+    """Decode a text. If it begins with a byte order mark, the mark decides the encoding, and otherwise ``encoding``.
 
     Args:
         subject: Start of an error message.

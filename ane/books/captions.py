@@ -36,7 +36,7 @@ def vtt(timeline: BookTimeline) -> str:
 def cues(timeline: BookTimeline, timed: TimedChunk, escape: Callable[[str], str]) -> Iterator[Cue]:
     """Yield each subtitle of a chunk: its start and end in seconds, and its lines.
 
-    If the words have times, there is one subtitle per word. It shows the whole chunk, with that word underlined.
+    If the words have times, each word gets a subtitle, which shows the whole chunk with this word underlined.
     """
     begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), timed.chunk.voice
     name = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "

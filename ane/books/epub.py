@@ -188,7 +188,10 @@ class SpineReader:
             yield from self._spoken(BookChapter("", below.blocks))
 
     def leave_out(self, path: str, kind: str, longest: float = math.inf) -> bool:
-        """Record a file as left out, unless it has more than ``longest`` characters of prose. Return whether it was."""
+        """Record that a file is left out, unless it has more than ``longest`` characters of prose.
+
+        Return whether it is left out.
+        """
         try:
             _, items = self._items(path, {}, {})
         except UserError:
@@ -225,7 +228,10 @@ class SpineReader:
 
 
 def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) -> list[BookChapter]:
-    """Divide a file into parts. A part starts at an entry of the contents, or at the headings directly above it."""
+    """Divide a file into parts.
+
+    A part starts where an entry of the contents points, or at the headings directly above.
+    """
     parts = [BookChapter(starts.get("", ""))]
     for item in items:
         if not isinstance(item, AnchorMark):

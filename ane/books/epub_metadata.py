@@ -80,7 +80,7 @@ def elements(markup: str) -> Iterator[MetadataElement]:
 
 
 def refined(every: Iterator[MetadataElement]) -> Iterator[MetadataElement]:
-    """Yield the elements after adding to them the properties that ``<meta refines="#id">`` elements state."""
+    """Yield the elements with the properties that ``<meta refines="#id">`` elements add to them."""
     held, properties = [], dict[str, dict[str, str]]()
     for element in every:
         if target := element.attributes.get("refines", "").removeprefix("#"):

@@ -271,7 +271,7 @@ def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
 
 
 def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-    """Return the problems that an alignment of the sound (S,) with the words of its text reveals.
+    """Return the problems that show when the sound (S,) is aligned with the words of its text.
 
     Args:
         loudness: Level of the speech in dBFS.

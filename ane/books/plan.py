@@ -80,8 +80,8 @@ class PlannedChunk:
 
     Attributes:
         number: Position of the chunk in the book, from 1.
-        key: Key of the chunk's sound: a digest of the text, of how often the text occurred before, and of the
-            ``SpeechIdentity``.
+        key: Key of the chunk's sound: a digest of the ``SpeechIdentity``, of the text, and of the number of earlier
+            chunks with the same text.
         chapter: Index of the chapter, from 0.
         kind: Kind of the block that contains the chunk.
         silence: Seconds of silence after the chunk.

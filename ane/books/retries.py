@@ -93,7 +93,7 @@ def check_book(
 
 
 def norms_of(store: JobStore) -> BookNorms:
-    """Compute medians of the chunks' signals (pace, loudness, …) when a whole job is spoken, to compare each chunk."""
+    """Compute the medians of the chunks' signals, such as pace and loudness, to compare each chunk with them."""
     return BookNorms.of(read_record(ChunkSignals, content, str(store.path)) for content in store.signals())
 
 

@@ -146,7 +146,10 @@ class JobStore(JobDatabase):
             run("DELETE FROM sounds WHERE key NOT IN (SELECT key FROM chunks)")
 
     def redo(self, numbers: Iterable[int]) -> None:
-        """Discard the sounds of chunks, so that they are spoken with a new seed. Raises UserError for a bad number."""
+        """Discard the sounds of these chunks, so that they are spoken with a new seed.
+
+        Raises UserError for an invalid number.
+        """
         with self._transaction() as run:
             [count] = run("SELECT count(*) FROM chunks").fetchone()
             for number in numbers:
@@ -224,7 +227,10 @@ class JobStore(JobDatabase):
         return SpokenChunk(self.sound(key), words=self.words(key), signals=self.signals_of(key), stored=True)
 
     def words(self, key: str) -> list[SpokenWord]:
-        """Return the words of a chunk, in seconds from the start of its sound. Empty if the words were not timed."""
+        """Return the words of a chunk, with times in seconds from the start of its sound.
+
+        If nobody has timed the words, the result is empty.
+        """
         row = self._row("SELECT words FROM sounds WHERE key = ?", key)
         return [SpokenWord(*word) for word in read_words(row[0], self.path)] if row and row[0] else []
 

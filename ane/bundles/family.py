@@ -120,7 +120,7 @@ class Network:
 
 
 class ModelFamily:
-    """A kind of model, with the facts that bundles, backends and commands cannot derive from an open bundle."""
+    """A kind of model, such as Tortoise, and the facts about it that code cannot read from an open bundle."""
 
     name: str  # name of the family's folder in ``ane.models``
     title: str  # name of the family in messages
@@ -153,7 +153,7 @@ class ModelFamily:
         return False
 
     def import_checkpoints(self, path: Path, **options: Any) -> "Contents":
-        """Read checkpoints, and compare all keys and shapes with those that the networks need.
+        """Read checkpoints, and check that all keys and shapes are the ones that the networks need.
 
         The options are those of `ane import`. A family has parameters for the options that it takes, from this list:
 
@@ -161,7 +161,7 @@ class ModelFamily:
             path: File or directory with the checkpoints.
             config: Official constructor arguments. ``where`` is the name of their file, for messages.
             base: Name or path of a bundle that provides the other networks.
-            vocoder, voices: Path of a vocoder's checkpoint, and path of a folder with voices.
+            vocoder, voices: Path of a vocoder's checkpoint, or path of a folder with voices.
             precision: Precision in which to store the parameters (default: the precision of the checkpoints).
             ignore_unknown: Whether to leave unknown entries out (see ``ane.bundles.surplus``).
 
@@ -171,7 +171,7 @@ class ModelFamily:
         raise NotImplementedError
 
     def source_files(self, path: Path, **options: Any) -> Mapping[str, Path]:
-        """Return the paths of all checkpoint files, by the names under which bundle.json records their hashes.
+        """Return the paths of all checkpoint files by name. bundle.json records their hashes under these names.
 
         ``options`` are the options of ``import_checkpoints``, some of which are paths.
         """

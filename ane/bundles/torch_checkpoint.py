@@ -260,7 +260,10 @@ def unknown_checkpoint(path: Path) -> UserError:
 
 
 def _check_zip(path: Path) -> None:
-    """Raise UserError if an archive is compressed or claims more content than the file has, unlike a checkpoint."""
+    """Raise UserError if an archive is compressed or claims more content than the file has.
+
+    Checkpoints are never so.
+    """
     with path.open("rb") as file:
         entries, size = zip_directory(file)
     if entries > MAX_ENTRIES or size > path.stat().st_size:

@@ -108,7 +108,7 @@ def write_bundle(
 def _write_network(
     contents: Contents, network: str, directory: Path, packages: Sequence[PackageRecord]
 ) -> NetworkRecord:
-    """Write the weights of a network, unless a package that comes with the model contains them."""
+    """Write the weights of a network, unless a package that comes with the model contains these weights."""
     config, name = contents.configs[network], f"{network}.safetensors"
     for stored in (file for package in packages for file in package.files if Path(file.file).name == name):
         parameters = sum(tensor.numel() for key, tensor in contents.tensors(network).items() if not key.endswith(SCALE))

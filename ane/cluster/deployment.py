@@ -60,7 +60,10 @@ class SpeechReplica:
 
 
 def listening_host() -> str:
-    """Return the address on which Ray Serve listens, or would listen if you started it now."""
+    """Return the address on which Ray Serve listens.
+
+    If it does not run yet, return the address on which it would listen.
+    """
     client = _get_global_client(raise_if_no_controller_running=False) if ray.is_initialized() else None
     return (client.http_config if client else HTTPOptions()).host or "0.0.0.0"
 

@@ -251,7 +251,7 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def speak_sentence(run: BenchRun) -> None:
-    """Speak the sentence with the default settings of `ane say`, and then with every tuning that did not fail."""
+    """Speak the sentence with the default settings of `ane say`, and then with every engine that did not fail."""
     from ane.backends import resolve
     from ane.bench.sessions import spoken_sentence
     from ane.bench.worker import TimedRequest, Tuning, WorkerModel

@@ -15,7 +15,10 @@ from ane.text.explanation import explain_english, respelled
 
 
 def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRequest) -> int:
-    """Print every chunk as it will be read, then a table of its readings. With --json, print one object."""
+    """Print every chunk as it will be read, followed by a table of its readings.
+
+    With --json, print a JSON object instead.
+    """
     facts = explanation(model, request)
     if args.json:
         print(json.dumps(facts, ensure_ascii=False))

@@ -121,7 +121,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Find or download the checkpoints, check them, write the bundle, and print its content."""
+    """Run `ane import`: find or download the checkpoints, check them, write the bundle, and print its content."""
     from ane.bundles.writing import check_destination
 
     destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))

@@ -128,7 +128,7 @@ def words_per_minute(text: str) -> float:
 
 
 def about_rate(error: UserError, args: argparse.Namespace) -> UserError:
-    """Return an error about the speed as an error about --rate, if that flag set the speed."""
+    """Return an error about --rate instead of an error about the speed, if the flag --rate set the speed."""
     limits = re.match(r"speed must be from (\S+) to (\S+), got", str(error))
     if args.rate is None or limits is None:
         return error

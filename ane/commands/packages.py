@@ -17,11 +17,11 @@ from ane.system.errors import UserError
 
 
 def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
-    """Return a copy of the embedded bundle that has packages, if ``backend`` runs packages. Return any other model.
+    """Return a copy of the embedded bundle with packages, if ``backend`` needs packages. Return other models unchanged.
 
-    The first call converts the copy, which takes a minute or two, and caches it. With the backend "auto" nothing is
-    converted, because the CPU speaks the small embedded model without delay. For all other models, the user runs
-    `ane convert`.
+    The first call converts the bundle, which takes a minute or two, and caches the copy. With the backend "auto" the
+    function converts nothing, because the CPU speaks the small embedded model without delay. For all other models, the
+    user runs `ane convert`.
 
     Raises:
         UserError: The cache cannot be written, the backend is unknown, or Core ML or Core AI cannot run here.

@@ -45,7 +45,10 @@ rate), and d is dispatch."""
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """The estimated cost of a function, and on a Mac also its placement by Core ML."""
+    """The estimated cost of a function.
+
+    On a Mac, it also has the processors on which Core ML would run the function.
+    """
 
     package: Path
     function: str
@@ -235,7 +238,7 @@ def paragraph(console: Console, *lines: str) -> None:
 
 
 def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
-    """Return a sentence with the time of the longest call on a chip, and how many functions reach each limit."""
+    """Return a sentence with the longest call's time on a chip, and with how many functions reach each limit."""
     longest = max(plans, key=lambda one: one.estimates[chip].seconds)
     limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
     counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])

@@ -324,7 +324,7 @@ def job_of(args: argparse.Namespace) -> Path:
 
 
 def find_job(path: Path) -> Path:
-    """Return the folder of the job at ``path``, which is the folder or an output next to it."""
+    """Return the folder of a job. ``path`` is this folder, or an output next to the folder."""
     from ane.books.job_database import FILE
 
     folder = next((folder for folder in (path, job_folder(path)) if os.path.isfile(folder / FILE)), None)

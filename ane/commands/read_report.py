@@ -108,7 +108,7 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
 
 @contextmanager
 def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
-    """Say how many chunks are kept, in a note on the exception, if the ``with`` block is interrupted."""
+    """If the ``with`` block is interrupted, add a note to the exception that says how many chunks are kept."""
     try:
         yield
     except KeyboardInterrupt as stopped:

@@ -136,7 +136,7 @@ def say(args: argparse.Namespace) -> int:
 
 
 def say_text(args: argparse.Namespace) -> int:
-    """Speak the text that the flags name. With "?" as the value of a flag, list its values."""
+    """Speak the text that the flags name. If a flag has the value "?", list the flag's values instead."""
     from ane.audio import play
 
     if args.voice == "?":

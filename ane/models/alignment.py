@@ -9,8 +9,8 @@ def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int
     """Join pieces of text, such as tokens, into words.
 
     Args:
-        pieces: The pieces in order. A piece is a pair of its text and whether it is spoken, which punctuation is not. A
-            piece that is empty or has only spaces ends a word.
+        pieces: The pieces in order. A piece is a pair: its text, and whether it is spoken (punctuation is not). A piece
+            that is empty or has only spaces ends a word.
 
     Returns:
         A triple for each word: the word without punctuation, the index of its first piece, and the index after its last

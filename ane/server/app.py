@@ -44,8 +44,8 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
 
     Args:
         service: The service that speaks and transcribes.
-        connections: Connections of the server. While they are crowded, new requests are rejected. ``None`` means that
-            connections are not counted.
+        connections: Connections of the server. If there are too many, the application rejects new requests. ``None``
+            means that nobody counts connections.
     """
     settings = service.settings
     app = FastAPI(

@@ -185,9 +185,9 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
 def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
     """Create uvicorn's WebSocket protocol, with limits on its clients.
 
-    The protocol answers no pings of a client that reads nothing, and logs no error for a rejected request. It closes a
-    connection with more than ``MOST_UNCOUNTED`` frames without text. Call ``scope["state"][PLACE]`` when the client has
-    sent text.
+    The protocol does not answer the pings of a client that reads nothing, and does not log an error for a rejected
+    request. It closes a connection with more than ``MOST_UNCOUNTED`` frames that have no text. Call
+    ``scope["state"][PLACE]`` when the client has sent text.
     """
 
     class LimitedWebSocket(WebSocketsSansIOProtocol):

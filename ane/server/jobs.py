@@ -112,7 +112,10 @@ class Job:
         self._notify()
 
     def send(self, item: Any, seconds: float = 0.0) -> None:
-        """Hand over an item. If the client has too much sound to take, wait until it has taken half."""
+        """Pass an item to the client.
+
+        If too much sound is waiting for the client, wait until the client has taken half of it.
+        """
         self.put(item, seconds)
         ready = self._has_room()
         self.wait(lambda: ready or self._is_half_empty())
@@ -134,7 +137,7 @@ class Job:
         return self._turns.rest(lambda: self.priority)
 
     def check(self, *progress: Any) -> None:
-        """Raise the error with which ``stop`` was called, if it was. You can use this as a progress callback."""
+        """If somebody called ``stop``, raise the error of that call. You can use this method as a progress callback."""
         if self.gone:
             raise self._error or ClientGoneError("the client has gone")
 
@@ -174,7 +177,7 @@ class Job:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """End the work before its next step, because the client wants no more."""
+        """End the work before its next step, because the client wants no more sound or text."""
         self._items.clear()
         if not self.ended:
             self.stop(ClientGoneError("the client has gone"))

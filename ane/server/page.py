@@ -85,7 +85,7 @@ def docs_page(schema: dict[str, Any]) -> str:
 
 
 def operation(method: str, path: str, content: dict[str, Any], schema: dict[str, Any]) -> str:
-    """Make the section of an API operation: its description, its parameters, and a form to try it."""
+    """Make the section of the web page for an API operation: its description, its parameters, and a form to try it."""
     kind, body = next(iter(content.get("requestBody", {}).get("content", {}).items()), ("", {"schema": {}}))
     named = resolved(body["schema"], schema)
     fields, required = named.get("properties", {}), named.get("required", [])

@@ -93,7 +93,7 @@ class ServedModels:
 
     @contextmanager
     def using(self, name: str) -> Iterator[ServedModel]:
-        """Load a model if it is not loaded, and keep it loaded during the ``with`` block."""
+        """Load a model if it is not loaded yet, and keep it loaded during the ``with`` block."""
         with self._lock:
             served = self._loaded.get(name) or self._load(name)
             if served.lanes is not None and served.lanes.ended is not None:  # the contents of its lanes are unknown
@@ -149,9 +149,10 @@ class ServedModels:
         return served
 
     def _backend(self, model: Model) -> Any:
-        """Load the backend for a model. Several threads may use the result.
+        """Load the backend for a model. Several threads may use the returned backend.
 
-        If only one thread may use a backend, ``Owned`` makes all calls in one thread.
+        If an engine allows only one thread, the method returns an ``Owned`` backend, which makes all calls on one
+        thread.
         """
         settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
         backend = thread.submit(

@@ -133,7 +133,10 @@ class Catalogue:
         return cast
 
     def check_new_name(self, name: str) -> None:
-        """Raise RefusedError if the name of a new voice already has a meaning, because all clients would hear it."""
+        """Raise RefusedError if a new voice must not have this name.
+
+        Names that clients already use are reserved, because these clients would hear the new voice.
+        """
         reserved = {
             DEFAULT_VOICE,
             *OPENAI_VOICES,

@@ -73,7 +73,7 @@ async def check_form(request: Request, *known: str) -> None:
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
-    """Make the function that encodes a clip, stores it as a new voice and hands over warnings. It replaces no voice."""
+    """Make the function that stores a clip as a new voice, and yields warnings. It never replaces a voice."""
 
     def work(job: Job) -> None:
         with service.models.using(model) as served:

@@ -22,7 +22,10 @@ AHEAD = 2  # a stream works on at most this many chunks: the chunk that the call
 
 
 class ChunkWork:
-    """The work on one chunk. One thread makes the sound (``run``), and another thread reads it (``read``)."""
+    """The work on one chunk.
+
+    One thread makes the sound with ``run``, and another thread reads the sound with ``read``.
+    """
 
     def __init__(self, chunk: Chunk, speak: Speak, context: SpeechContext):
         self.rendered = RenderedChunk(chunk)

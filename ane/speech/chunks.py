@@ -95,21 +95,22 @@ def split_to_fit(
 ) -> list[OneChunk]:
     """Split a text into chunks, each short enough for one pass of the network.
 
-    A passage that has nothing to say makes no chunk. Its silence is added to the silence of the neighbouring chunk.
+    If a passage has nothing to say, it does not become a chunk. Its silence is added to the silence of a neighbouring
+    chunk.
 
     Args:
         text: Text without markup, or the passages of a text.
         make: Function that creates the chunk for a piece of a passage. It returns ``None`` if the piece has nothing to
             say.
         lengths: Desired and maximum number of characters in a piece. ``None`` makes each passage one piece.
-        most: Greatest ``length`` of a chunk that one pass takes.
+        most: Largest ``length`` of a chunk that one pass takes.
         unit: Name of the unit of ``most``, for messages.
         pause: Function that takes a chunk's text, and returns the seconds of silence that the model leaves between this
             chunk and the next chunk.
 
     Raises:
-        UserError: The text has nothing to say. Or a piece is too long for one pass, and has no place to split it, or
-            ``lengths`` is ``None``.
+        UserError: The text has nothing to say. Or a piece is too long for one pass, and cannot be split because it has
+            no suitable place or because ``lengths`` is ``None``.
     """
     passages = [Passage(text)] if isinstance(text, str) else text
     chunks: list[OneChunk] = []
@@ -160,6 +161,6 @@ def fitting_chunks(
 
 
 def halves(characters: int) -> tuple[int, int]:
-    """Return the desired and the maximum number of characters for each half of a piece of ``characters`` characters."""
+    """Return the desired and the maximum number of characters for the halves of a text of ``characters`` characters."""
     half = max(1, (characters + 1) // 2)
     return max(1, half * 3 // 4), half

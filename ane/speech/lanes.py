@@ -79,7 +79,7 @@ class LanePrompt(Protocol):
 
 
 class Decoding:
-    """A prompt that a thread submitted to the lanes. The thread reads the results of its sequences from this object.
+    """A prompt that a thread submitted to the lanes. The thread reads the results of the prompt's sequences from it.
 
     Attributes:
         prompt: The prompt.
@@ -189,7 +189,10 @@ class BusyLane:
 
 @dataclass(eq=False)
 class Waiter:
-    """A thread that waits until ``ready`` returns True or raises the error that ended the thread's prompt."""
+    """A thread that waits until ``ready`` returns True or raises an error.
+
+    The error is the error that ended the thread's prompt.
+    """
 
     ready: Callable[[], bool]
     decoding: Decoding
@@ -423,7 +426,7 @@ class Lanes:
         return hidden[0]
 
     def _remove(self, decoding: Decoding) -> None:
-        """Remove a prompt, and free its lanes and its prefix."""
+        """Remove a prompt, so that its lanes and its prefix become free."""
         self.active = {lane: busy for lane, busy in self.active.items() if busy.decoding is not decoding}
         if decoding.prefix_index is not None:
             self.free_prefixes.append(decoding.prefix_index)

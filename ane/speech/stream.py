@@ -333,7 +333,7 @@ class ChunkDelivery:
         self.before = round(chunk.before * sample_rate)  # samples of silence that must still precede the sound
 
     def whole(self, samples: np.ndarray) -> np.ndarray:
-        """Apply the chunk's delivery to another whole sound for the chunk, such as another candidate's sound."""
+        """Apply the chunk's speed, volume and silence to another whole sound, such as another candidate's sound."""
         other = ChunkDelivery(self.chunk, self.sample_rate, self.stretches)
         return np.concatenate([*other.feed(samples), *other.finish()])
 

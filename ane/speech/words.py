@@ -103,7 +103,7 @@ def delivered_words(
     before: float = 0.0,
     voice: str = "",
 ) -> list[SpokenWord]:
-    """Convert times of words from seconds of the chunk's sound to seconds of the whole speech.
+    """Convert the times of words from seconds of the network's sound to seconds of the whole speech.
 
     Args:
         words: Words of the chunk. Their times count from the beginning of the sound that the network made.

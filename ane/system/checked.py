@@ -72,7 +72,7 @@ def first_wrong_field(error: ValidationError, cls: type) -> str:
 
 
 def choices_text(fault: Any) -> str:
-    """Describe the allowed choices, such as "one of even, logsnr". "" if the fault is not about a choice."""
+    """Describe the allowed choices, such as "one of even, logsnr". Returns "" if the fault is not about a choice."""
     expected = fault.get("ctx", {}).get("expected", "")
     return f"one of {expected.replace(' or ', ', ').replace(chr(39), '')}" if expected else ""
 

@@ -197,7 +197,7 @@ def end_above(memory: int) -> None:
 
 
 def end_with_parent(lifeline: int) -> None:
-    """Start a thread that ends this process when the parent's end of the pipe ``lifeline`` is closed."""
+    """Start a thread that ends this process when the parent process closes its end of the pipe ``lifeline``."""
 
     def watch() -> None:
         os.read(lifeline, 1)

@@ -82,7 +82,7 @@ def interruptions() -> Iterator[Interruptions]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Stopped until the end of the block, in which the exception would get lost or do harm.
+    """Delay the exception Stopped until the end of the block, because it would get lost or do harm inside the block.
 
     The delay happens only inside an ``interruptions`` block.
     """

@@ -29,7 +29,7 @@ class FileFormat:
         sndfile: Container and encoding with which libsndfile writes the format. ``None`` means that libsndfile does not
             write it.
         clip: Whether the clips of a voice may have this format.
-        lacks: The tags, of ``TAGS``, that a file in this format cannot contain.
+        lacks: The tags in ``TAGS`` that a file in this format cannot contain.
         media_type: Media type with which the server sends the format. "" means that the server does not send it.
         sent: FFmpeg options that replace ``media.options`` when FFmpeg cannot seek in the output, as for a server.
     """

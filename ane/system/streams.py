@@ -116,7 +116,7 @@ def silent_c_libraries() -> Iterator[None]:
 
 @contextmanager
 def waiting_stated(file: str) -> Iterator[None]:
-    """Log a line if a named pipe keeps the command waiting inside the block for more than ``PATIENCE`` seconds."""
+    """Log a line if the block takes longer than ``PATIENCE`` seconds because it waits for a named pipe."""
     timer = threading.Timer(PATIENCE, LOGGER.info, ("waiting for text from the pipe %s", file))
     timer.daemon = True
     if Path(file).expanduser().is_fifo():

@@ -89,7 +89,7 @@ class Timeline:
                 self._active[-1] = (self._active[-1][0], self.now())
 
     def record_each(self, phase: str, items: Iterator[T]) -> Iterator[T]:
-        """Yield the items of an iterator. Record the time that it takes to compute them as work of ``phase``."""
+        """Yield the items of an iterator, and record the time to compute each item as work of ``phase``."""
         with closing_source(items):
             while True:
                 with self.record(phase):

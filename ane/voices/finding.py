@@ -58,8 +58,8 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
 def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     """List the voices in folders by name, sorted. A voice hides voices of the same name in later folders.
 
-    Within a folder, NAME.safetensors hides the folder NAME, which hides NAME.pth, which hides a sound file. Missing
-    folders are skipped, and so are files and folders that are not voices.
+    If a folder has several voices called NAME, the function lists the first of these: NAME.safetensors, the folder
+    NAME, NAME.pth, a sound file. It skips missing folders, and files and folders that are not voices.
     """
     voices: dict[str, FoundVoice] = {}
     for folder in folders:

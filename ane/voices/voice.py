@@ -217,8 +217,8 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
 def _tensors(path: Path) -> list[np.ndarray]:
     """Read the tensors of a .pth voice as rows (1, n) float32. Raises UserError if the file contains anything else.
 
-    For ai-voice-cloning's (latent, latent, mels (1, n, 80, S), None), return the two latents. For HiFi-GAN, its file
-    has a single latent.
+    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None). For such a file, return only the two latents.
+    Its files for HiFi-GAN have a single latent.
     """
     import torch
 

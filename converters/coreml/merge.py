@@ -160,7 +160,10 @@ def _blob(data: np.ndarray, offset: int) -> tuple[tuple, Any, np.ndarray]:
 
 
 def blobs(model: Any) -> Iterator:
-    """Yield every reference to the weight file in a model's program, from attributes and arguments of operations."""
+    """Yield every reference to the weight file in a model's program.
+
+    Attributes and arguments of operations have them.
+    """
     for function in model.mlProgram.functions.values():
         for block in function.block_specializations.values():
             for operation in block.operations:

@@ -92,9 +92,9 @@ class CostEstimate(NamedTuple):
 
 
 def estimate(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> CostEstimate:
-    """Estimate the seconds of a call by ``FORMULA`` (Williams et al., "Roofline", 2009, and ane-guide, chapter 9).
+    """Estimate the seconds of a call with ``FORMULA``.
 
-    The result is not a measurement.
+    The result is not a measurement. The formula is a roofline model (Williams et al. 2009, and ane-guide, chapter 9).
     """
     times = {"bandwidth": bytes / (chip.bandwidth * 1e9), "compute": flops / (chip.tflops * 1e12)}
     bound = max(times, key=times.__getitem__)

@@ -19,7 +19,7 @@ class LayerComparison:
         tolerance: Largest absolute error of an element. An element with a larger error counts as different.
         kept: Dictionary that receives the arrays of every value, as FOLDER/VALUE/reference and FOLDER/VALUE/package.
             ``None`` means that the arrays are not stored.
-        folder: Names of the package and the function, which begin the keys of ``kept``.
+        folder: Names of the package and the function, with which the keys of ``kept`` begin.
     """
 
     tolerance: float = TOLERANCE

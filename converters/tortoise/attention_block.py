@@ -26,10 +26,10 @@ def attention_block(
     name: str | None = None,
     columns: int | None = None,
 ) -> Var:
-    """Apply an attention block to x (B, C, 1, S), which is multiplied by ``scale`` (principle 7).
+    """Apply an attention block to x (B, C, 1, S), which is already multiplied by ``scale`` (principle 7).
 
-    With ``columns``, the block computes only the first ``columns`` columns of its output. An attention with a relative
-    bias does not support ``columns``.
+    If ``columns`` is given, the block computes only the first ``columns`` columns of its output. An attention with a
+    relative bias does not support this argument.
     """
     B, C, *_ = x.shape
     heads, bias = layer.heads, layer.relative_pos_embeddings

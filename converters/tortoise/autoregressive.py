@@ -64,7 +64,7 @@ def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBui
 def _block(
     s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None, name: str
 ) -> tuple[Var, Var, Var]:
-    """Apply one pre-norm block to x (1, D, 1, S), which is multiplied by ``scale``.
+    """Apply one pre-norm block to x (1, D, 1, S), which is already multiplied by ``scale``.
 
     Returns the block's output, its keys and its values, (1, D, 1, S) each.
     """

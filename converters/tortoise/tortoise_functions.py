@@ -29,7 +29,7 @@ def rounded(length: int, unit: int) -> int:
 
 
 def doubling(first: int, most: int) -> Sizes:
-    """Return lengths that double from ``first`` on, such as (64, 128, 256, 448).
+    """Return lengths of which each is twice the one before, such as (64, 128, 256, 448). The first length is ``first``.
 
     The last length is ``most``, rounded up to a multiple of ``first``.
     """

@@ -52,7 +52,7 @@ def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ran
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Decode a long prefix, which ``store`` copies into the cache, then run a step that reads it from the cache.
+    """Decode a long prefix, and run a step that reads it from the kv-cache. The function ``store`` fills the cache.
 
     If the model allows texts that are long enough, ``store`` copies more than one block.
     """

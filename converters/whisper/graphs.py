@@ -60,7 +60,7 @@ def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
 
 
 def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale: float, name: str) -> Var:
-    """Apply one pre-norm block to x (1, D, 1, N), which is multiplied by ``scale``."""
+    """Apply one pre-norm block to x (1, D, 1, N), which is already multiplied by ``scale``."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = attend_to_all(s, q, k, v, block.attn.heads)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
@@ -122,7 +122,10 @@ def decoder_scale(network: WhisperDecoder) -> float:
 
 
 def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:
-    """Describe the graphs of prefill and steps: x, mask, memory → hidden (1, D, 1, T), logits, new_keys, new_values."""
+    """Describe the decoder's graphs.
+
+    Inputs: x, mask, memory. Outputs: hidden (1, D, 1, T), logits, new_keys, new_values.
+    """
     heads = network.config.n_text_head
 
     def body(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var) -> dict[str, Var]:
@@ -147,9 +150,9 @@ def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphB
 
 
 def memory(network: WhisperDecoder) -> CoreMLGraph:
-    """Describe the graph states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N).
+    """Describe the graph that computes the cross-attention's keys and values from the encoder's states.
 
-    The graph computes the keys and values of the cross-attention from the encoder's states.
+    The input is states (1, D, 1, N). The outputs are memory_keys and memory_values, both (layers, heads, width, N).
     """
 
     def body(s: Style, states: Var) -> dict[str, Var]:
@@ -178,7 +181,7 @@ def _decoder_block(
     memory: LayerPool,
     name: str,
 ) -> tuple[Var, Var, Var]:
-    """Apply one pre-norm block to x (1, D, 1, S), which is multiplied by ``scale``.
+    """Apply one pre-norm block to x (1, D, 1, S), which is already multiplied by ``scale``.
 
     Returns the block's output, its keys and its values, (1, D, 1, S) each.
     """
@@ -193,7 +196,10 @@ def _decoder_block(
 
 
 def _logits(s: Style, hidden: Var, weight: np.ndarray) -> dict[str, Var]:
-    """Compute the logits as products with parts of the token embedding (V, D), which have nearly equal sizes."""
+    """Compute the logits as several products, because the token embedding (V, D) is too large for one product.
+
+    All parts of the embedding have nearly equal sizes.
+    """
     parts = np.array_split(weight, -(-len(weight) // MAX_AXIS))
     return {f"logits_{index}": blocks.conv(s, hidden, part[:, :, None, None], None) for index, part in enumerate(parts)}
 

@@ -82,7 +82,7 @@ def random_columns(backend: Backend, rng: np.random.Generator, rows: int, count:
 
 
 def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Decode a long prefix, which ``store`` copies into the cache, then run a step that reads it from the cache.
+    """Decode a long prefix, and run a step that reads it from the kv-cache. The function ``store`` fills the cache.
 
     If the model allows prefixes that are long enough, ``store`` copies more than one block.
     """

@@ -59,7 +59,7 @@ class CoreAIFunction:
             state: State from ``make_state``. This method updates it in place.
 
         Raises:
-            TypeError: The name, the shape or the kind of numbers of an input differs from the declared input.
+            TypeError: An input has another name, shape or kind of numbers than the function declares.
             UserError: Core AI fails.
         """
         outputs = self.run(inputs, state)

@@ -199,7 +199,7 @@ class CompiledCache:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold a file lock, so that only one process compiles or deletes. The lock ends when its process dies."""
+        """Hold a file lock, so that only one process compiles or deletes. If the process dies, the lock ends."""
         lock = FileLock(self.folder / LOCK)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ class CoreMLFunction:
             caches: Inputs that Core ML reads in place, contiguous float32.
 
         Raises:
-            TypeError: The name, the shape or the kind of numbers of an input differs from the declared input.
+            TypeError: An input has another name, shape or kind of numbers than the function declares.
             EngineRefusalError: Core ML fails.
         """
         arrays = validate_inputs(self.name, self.signature.inputs, {**inputs, **caches})

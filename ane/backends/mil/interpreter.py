@@ -56,7 +56,10 @@ def flushed(tensor: Tensor) -> Tensor:
 
 
 class InterpreterState(dict[str, np.ndarray]):
-    """The states of a function, by name, in the dtypes that it declares. ``predict`` updates these arrays in place."""
+    """The states of a function, by name, in the dtypes that the function declares.
+
+    ``predict`` updates them in place.
+    """
 
     def copied(self) -> "InterpreterState":
         return InterpreterState({name: array.copy() for name, array in self.items()})

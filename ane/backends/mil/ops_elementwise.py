@@ -158,7 +158,7 @@ def layer_norm(
     *,
     inner: Rounding,
 ) -> Tensor:
-    """Normalise x over ``axes``. gamma and beta have one axis for each of ``axes``, with the same size."""
+    """Normalise x over ``axes``. gamma and beta have the shape that x has on these axes."""
     axes = tuple(axis % x.ndim for axis in axes or range(x.ndim))
     shape = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
     return _affine(_standardised(x, axes, epsilon, inner), gamma, beta, shape, inner)

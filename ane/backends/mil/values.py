@@ -103,7 +103,7 @@ def validate_inputs(
     """Check a function's inputs, and return them in the order in which the function declares them.
 
     Raises:
-        TypeError: The name, shape or kind of numbers of an input differs from the declared one.
+        TypeError: An input has another name, shape or kind of numbers than the function declares.
     """
     if set(inputs) != set(declared):
         raise TypeError(f"{function} takes {sorted(declared)}, got {sorted(inputs)}")

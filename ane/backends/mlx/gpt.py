@@ -40,7 +40,7 @@ class MlxBlock:
 
 
 class MlxGPT:
-    """Tortoise's decoder. A call computes columns (n, T, D) → hidden states (n, T, D), both float32.
+    """Tortoise's decoder on MLX. A call computes hidden states (n, T, D) from columns (n, T, D), both float32.
 
     ``logits`` computes the logits (n, T, V) float32 of hidden states.
 

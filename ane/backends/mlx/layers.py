@@ -121,7 +121,8 @@ class MlxConv:
 def gelu(x: mx.array) -> mx.array:
     """Compute GELU in the tanh form of GPT-2.
 
-    On the GPU, MLX fuses it into one kernel. On the CPU it is not fused, because MLX would need a C++ compiler.
+    On the GPU, MLX fuses the operations of GELU into one kernel. On the CPU it does not, because MLX would need a C++
+    compiler.
     """
     if device_name() == "gpu":
         return nn.gelu_approx(x)

@@ -89,12 +89,15 @@ class Runtime(ABC):
         """Return the compute units on which to run a function if the user has not chosen any.
 
         Args:
-            stated: Compute units that the bundle names, or the compute units to try after a failure.
+            stated: Compute units that the bundle names or, after a failure, the compute units to try next.
         """
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
-        """Load a function now if this machine has never loaded it: first loads are slow. Errors: ``load``."""
+        """Load a function now if this machine has never loaded it, because first loads are slow.
+
+        Raises the errors of ``load``.
+        """
         return
 
     def unload(self, package: Path) -> None:

@@ -154,7 +154,7 @@ def widened(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 
 def samples(array: np.ndarray) -> np.ndarray:
-    """Take at most ``SAMPLES`` values from an array, as float32, spread evenly over all axes."""
+    """Take at most ``SAMPLES`` values, spread evenly over all axes of an array, as float32."""
     step = -(-array.size // SAMPLES)
     while step > 1 and math.gcd(step, array.size) > 1:
         step += 1

@@ -98,7 +98,7 @@ class SlotPool(ABC):
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return how many slots, counted from the first one, the function of a call must have.
+        """Return how many slots a function must have for a call. The slots count from the first slot of the cache.
 
         Args:
             visible: Whether each column attends to each slot, (columns, slots).
@@ -129,7 +129,7 @@ class SlotPool(ABC):
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Compute a prefix, with as many columns per call as possible, and store it.
 
-        If the pool is full, it drops another prefix, but no prefix of ``needed``.
+        If the pool is full, it drops another prefix that is not in ``needed``.
 
         Returns:
             Hidden state (D,) and logits (V,) of the last position.

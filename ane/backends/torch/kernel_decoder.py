@@ -68,7 +68,7 @@ class KernelDecoder(TorchDecoder):
     def _through_blocks(self, call: "AttentionCall", columns: Tensor, indices: np.ndarray) -> Tensor:
         """Run all blocks on columns (n, T, width).
 
-        Lanes attend to the memory of their prefix, whose index is in ``indices``.
+        ``indices`` has the prefix of each lane. If prefixes have a memory, each lane attends to its prefix's memory.
         """
         x = columns.clone()  # the blocks write to it, and the caller may need ``columns``
         call.through(self._blocks, x, MemoryCall(self, columns.shape[1], indices) if self.shape.memory_length else None)

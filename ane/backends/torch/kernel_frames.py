@@ -117,7 +117,7 @@ class KernelFrameConv(KernelLinear):
 
 
 class KernelFrameBlock(nn.Module):
-    """The base class of blocks. It makes the layers of a block, and the arguments for the norms of a block.
+    """The base class of the network blocks in this module. It makes a block's layers, and the arguments for its norms.
 
     Attributes:
         parts: Layers of the block. The library reads the memory of ``parts`` and ``tensors``, so they must stay alive.

@@ -29,10 +29,10 @@ USUAL_LENGTH = 400  # oneDNN chooses a convolution kernel's layout for this numb
 
 
 def prepacking(weights: str) -> Prepacking | None:
-    """Choose the layer that is fastest on this CPU with weights in a precision.
+    """Choose the class of linear layer that is fastest on this CPU for weights in a precision.
 
-    If the CPU lacks the instructions for bf16, weights become fp16. For all other precisions, a slower kernel replaces
-    one that the CPU lacks.
+    If the CPU lacks the instructions for bf16, weights become fp16. If the CPU lacks the instructions for another
+    precision, a slower kernel computes in this precision.
 
     Args:
         weights: Precision of the weights, "fp32", "bf16", "fp16" or "int8".
@@ -310,7 +310,7 @@ class Int8FewRowsLinear(nn.Module):
         return torch.addcmul(self.bias, low, self.sums).addcmul_(self.unit_product(values), span)
 
     def unit_product(self, unit: Tensor) -> Tensor:
-        """Multiply activations (N, in), which are between 0 and 1, by the weight → (N, out)."""
+        """Multiply activations (N, in) between 0 and 1 by the weight. Returns (N, out)."""
         return self.product(unit, 1 / self.levels, 0, self.packed)
 
 

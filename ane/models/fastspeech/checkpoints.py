@@ -117,7 +117,10 @@ def is_fastspeech(path: Path) -> bool:
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
-    """Return the value of ``padding``. Raises UserError if there are keys other than ``padding`` and ``trained``."""
+    """Return the value of ``padding`` from FastSpeech's constructor arguments.
+
+    Raises UserError for any key except ``padding`` and ``trained``.
+    """
     unknown = sorted(set(arguments) - {"padding", "trained"})
     if unknown:
         raise UserError(

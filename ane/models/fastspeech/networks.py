@@ -200,7 +200,7 @@ class DurationPredictor(nn.Module):
 
 
 class LengthRegulator(nn.Module):
-    """Repeats the state of each symbol for the symbol's frames: states (B, T, C), alignment (B, T, L) → (B, L, C).
+    """Repeats each symbol's state for the symbol's frames, from states (B, T, C) and alignment (B, T, L) to (B, L, C).
 
     ``ane.models.durations`` makes the alignment. As in NVIDIA's class, this module also holds the duration predictor.
     """

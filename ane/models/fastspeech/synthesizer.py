@@ -29,7 +29,7 @@ NO_VOCODER = (
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk after the text stage: its states, (T, C) float32, and the frames of each symbol, (T,) int64."""
+    """A chunk after the text stage: its states, (T, C) float32, and each symbol's number of frames, (T,) int64."""
 
     chunk: SymbolChunk
     states: np.ndarray
@@ -116,7 +116,9 @@ class FastSpeechSynthesizer(Speaker):
     def encode(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext
     ) -> list[EncodedChunk]:
-        """Run the text stage on chunks. A chunk that takes too many frames is split, and its parts are encoded again.
+        """Run the text stage on chunks.
+
+        If a chunk has too many frames, the method splits it and encodes the parts again.
 
         Raises:
             UserError: A single word takes more frames than one pass can have.

@@ -92,8 +92,8 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
         folder: Folder to write the graphs to.
 
     Raises:
-        ValueError, KeyError: The graph has another structure, ONNX Runtime cannot run it, or a stage computes something
-            else than the published graph.
+        ValueError, KeyError: The graph has another structure, ONNX Runtime cannot run it, or the outputs of a stage
+            differ from the published graph's values.
     """
     model = onnx.shape_inference.infer_shapes(published)
     extractor, places = Extractor(model), stored_places(weights)

@@ -155,7 +155,7 @@ class KittenSynthesizer(StyleSpeaker):
     ) -> StyleChunk | None:
         """Make a chunk from a text and its spoken form.
 
-        Returns ``None`` if ``spoken`` has neither letters nor digits, unless ``empty`` allows such a chunk.
+        If ``spoken`` has neither letters nor digits and ``empty`` is false, returns ``None``.
         """
         if not (empty or any(map(str.isalnum, spoken))):
             return None

@@ -78,7 +78,7 @@ def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
 
 
 def read_voices(path: Path) -> StyleVoices:
-    """Read the voices in a file or a folder. Raises UserError if they are missing, damaged, or those of KittenTTS."""
+    """Read the voices in a file or a folder. Raises UserError if they are missing, damaged, or KittenTTS's voices."""
     tables = read_tables(path)
     if KITTEN_DEFAULT in tables:
         raise UserError(

@@ -88,9 +88,10 @@ def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> st
 
 
 def with_durations(path: Path) -> bytes:
-    """Read a graph, and make the durations inside it an output. Returns the bytes of the new graph.
+    """Read a graph, and make the durations that it computes an output. Returns the bytes of the new graph.
 
-    To do this, it appends bytes. In protobuf, the graph's format, concatenated bytes are merged messages.
+    To do this, the function only appends bytes. In protobuf, the format of the graph, messages are merged if their
+    bytes are concatenated.
     """
     from onnx import GraphProto, ModelProto, TensorProto, helper
 

@@ -108,7 +108,7 @@ class StyleSpeaker(Speaker):
     def render(
         self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
-        """Compute several chunks at once. Yields the chunks in order, each as soon as it is ready."""
+        """Compute several chunks in parallel, and yield them in order. Each chunk comes as soon as it is ready."""
         outputs = context.timeline.record_each(
             "synthesis",
             self.backend.run_all(
@@ -137,8 +137,8 @@ def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: i
 
     Args:
         chunk: Chunk, with the positions of its words in ``spans``.
-        durations: Duration of each id, (T,), in any unit. Zeros mean that durations are not known. The sum of the
-            durations corresponds to ``whole`` samples.
+        durations: Duration of each id, (T,), in any unit. All durations together correspond to ``whole`` samples. Zeros
+            mean that the durations are not known.
         whole: Number of samples that the graph made.
         removed: Number of samples that were trimmed at the beginning.
         remaining: Number of samples that are left after trimming.

@@ -52,7 +52,7 @@ class StyleVoices:
         return name
 
     def style(self, name: str, row: int) -> tuple[int, np.ndarray]:
-        """Return a row's number and its style, (1, 256) float32. If the table is too short, this is its last row."""
+        """Return a row's number and its style, (1, 256) float32. If the table has no such row, return its last row."""
         row = min(row, len(self.tables[name]) - 1)
         return row, self.tables[name][row : row + 1]
 

@@ -61,7 +61,7 @@ def spoken_words(normalised: str) -> float:
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
-    """Append the stop token that the networks expect to token ids (upstream's api.py pads by one).
+    """Append the stop token to token ids, as the networks expect (upstream's api.py pads by one).
 
     Raises:
         UserError: There are more tokens than the decoder has text positions, or the decoder does not know a token.

@@ -121,7 +121,7 @@ LEAST_PROBABILITY = 1e-9  # lower bound of a code's probability; a sampler may r
 
 @dataclass
 class Prompt:
-    """The prefix of one chunk, and all that is needed to sample its candidates. ``ane.speech.lanes`` runs it."""
+    """The prefix of one chunk, and everything that ``ane.speech.lanes`` needs to sample the chunk's candidates."""
 
     conditioning: np.ndarray  # the voice's conditioning latent (1, D) float32
     tokens: Sequence[int]  # the result of ``ane.models.tortoise.chunks.text_tokens``
@@ -194,7 +194,7 @@ class SampledCandidate:
         return self.hidden[start:end]
 
     def finish(self, extend: Extend) -> Candidate:
-        """Build the candidate. If the prompt asks for it, compute the latents of codes after the stop code."""
+        """Build the candidate. If the prompt requests latents of codes after the stop code, compute them."""
         prompt, hidden = self.prompt, np.stack(self.hidden)
         codes = pad_codes(self.codes, prompt.sampling.max_codes, prompt.config)
         length = trimmed_length(codes, prompt.config)

@@ -64,8 +64,8 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
 def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> dict[str, float]:
     """Return the weights of the conditional and the unconditional prediction in one step.
 
-    The guided prediction is (1 + c)·m_cond − c·m_uncond (Ho & Salimans 2022). c = k·(1 − index / steps) rises from
-    step to step, as in upstream. In a step without guidance, c = 0.
+    The guided prediction is (1 + c)·m_cond − c·m_uncond (Ho & Salimans 2022). In upstream and here, c = k·(1 − index /
+    steps) rises from step to step. In a step without guidance, c = 0.
     """
     guided = diffusion.guidance_steps is None or index < diffusion.guidance_steps
     scale = (diffusion.guidance or 0.0) * (1 - index / len(schedule.betas)) * guided
@@ -215,11 +215,11 @@ class Windows:
 
 
 class WindowedDiffusion:
-    """Diffuses latents that arrive incrementally to a log-mel, window by window.
+    """Turns latents that arrive in pieces into a log-mel by diffusion, window by window.
 
     ``feed`` takes latents (n, D) and yields consecutive frames (100, m). The frames do not depend on how you divide the
-    latents among the calls. There are as many frames as ``spectrograms`` returns. If one window holds all latents, the
-    frames are also equal to those of ``spectrograms``.
+    latents among the calls. Their number is the same as in ``spectrograms``. If one window holds all latents, their
+    values are the same, too.
 
     Args:
         backend: Backend that runs the denoiser.

@@ -87,7 +87,7 @@ def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) ->
 
 
 class InverseCdfSampler:
-    """A ``CodeSampler`` that draws a uniform number for each code, and looks it up in the cumulative distribution."""
+    """A ``CodeSampler`` that draws a uniform number for each code, and finds it in the cumulative distribution."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng

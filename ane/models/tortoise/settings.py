@@ -26,7 +26,7 @@ class Sampling:
     Attributes:
         temperature: Number by which the logits are divided.
         repetition_penalty: Penalty for codes that were already sampled. 1 means no penalty.
-        top_k: Number of codes that can be sampled, the most likely ones.
+        top_k: Number of the most likely codes, from which one is sampled.
         top_p: Cumulative probability of the codes that can be sampled (nucleus sampling).
         typical_mass: Probability mass of typical sampling, between 0 and 1. ``None`` turns typical sampling off.
         max_codes: Largest number of codes in a candidate. Sampling ends there, even without a stop code.
@@ -107,7 +107,7 @@ class Preset:
 
     @property
     def work(self) -> str:
-        """The work per chunk as text, such as "16 candidates × 30 guided steps". A guided step takes two passes."""
+        """The work per chunk as text, such as "16 candidates × 30 guided steps"."""
         candidates = f"{self.candidates} candidate{'s' * (self.candidates > 1)}"
         if self.diffusion is None:
             return f"{candidates}, no diffusion"

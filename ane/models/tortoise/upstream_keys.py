@@ -97,7 +97,7 @@ COPY = {
 
 
 def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -> bool:
-    """Return whether we know that speech does not need the entry ``key`` of a file that holds ``networks``."""
+    """Return whether ``key``, an entry of a file with ``networks``, is known to be unnecessary for speech."""
     copied = next((start for start in COPY if key.startswith(start)), None)
     if copied and "autoregressive" in networks:
         own = COPY[copied] + key.removeprefix(copied)

@@ -25,8 +25,8 @@ from ane.system.errors import UserError
 class ImageConv(nn.Conv1d):
     """A convolution in time over images one pixel high, with zero padding: (B, C, 1, T) → (B, O, 1, T').
 
-    It exists because torch supports channels last for images, but not for sequences. With channels last, oneDNN need
-    not reorder input and output. Such reordering takes a tenth to two fifths of a float32 convolution's time. The
+    It exists because torch supports channels last for images, but not for sequences. With channels last, oneDNN does
+    not have to reorder the input and output, which takes a tenth to two fifths of a float32 convolution's time. The
     convolution has no groups.
     """
 
@@ -68,7 +68,7 @@ def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
 def affected_samples(size: int, stride: int, pad: int) -> int:
     """Return how many output samples of a transposed convolution depend on the end of its input.
 
-    These samples at either end would differ if the input continued beyond its end.
+    If the input continued beyond its end, these samples would differ. Their number is the same at both ends.
     """
     return max(size - stride - pad, pad)
 

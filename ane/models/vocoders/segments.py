@@ -13,9 +13,9 @@ from ane.backends.fixed_shapes import FixedFunction, smallest_fitting
 
 
 def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Cut columns ``start`` to ``start + width`` from an array (C, n), with zeros outside of it.
+    """Return the columns ``start`` to ``start + width`` of an array (C, n), with zeros for columns outside the array.
 
-    Returns (1, C, 1, width) float32.
+    The result is (1, C, 1, width) float32.
     """
     left, right = max(start, 0), min(start + width, columns.shape[1])
     out = np.zeros((1, len(columns), 1, width), np.float32)

@@ -124,7 +124,7 @@ def mel_bins(count: int) -> np.ndarray:
 def shares_of_sources() -> np.ndarray:
     """Return the factors of pulses and of noise at every FFT bin, (2, 2, 513) float32.
 
-    The first axis is pulses, then noise. The second axis is unvoiced frames, then voiced frames.
+    On the first axis are pulses and noise. On the second axis are unvoiced frames and voiced frames.
     """
     noise = np.interp(np.arange(BINS), mel_bins(len(NOISE)), NOISE).astype(np.float32)
     noise = np.stack((np.ones_like(noise), noise))
@@ -135,7 +135,7 @@ def shares_of_sources() -> np.ndarray:
 def envelope_positions() -> np.ndarray:
     """Return the position of each FFT bin among the 64 numbers of an envelope, (513,) float64.
 
-    All positions are below 63, so that there is a next number to interpolate with.
+    All positions are below 63, so every position has a next number to interpolate with.
     """
     positions = np.interp(np.arange(BINS), mel_bins(ENVELOPE), np.arange(ENVELOPE))
     return np.minimum(positions, np.nextafter(ENVELOPE - 1, 0))

@@ -198,7 +198,10 @@ class WindowDecoder:
         return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
     def _candidates(self, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
-        """Create the candidates, before their first token, after a prefix of ``offset`` positions."""
+        """Create the candidates of a window, which have no tokens yet.
+
+        They continue a prefix of ``offset`` positions.
+        """
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length

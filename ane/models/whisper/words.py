@@ -96,7 +96,7 @@ def text_probabilities(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
 
 
 def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Split tokens into words. A word begins with a space, or is a punctuation mark.
+    """Split tokens into words. A new word begins at every space and at every punctuation mark.
 
     In a language without spaces, a word is the shortest run of tokens that decodes to whole characters.
     """
@@ -115,7 +115,7 @@ def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: st
 def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
     """Split tokens into the shortest runs that decode to whole characters.
 
-    A run may also contain U+FFFD if all the tokens together also have U+FFFD at this position.
+    A run may contain U+FFFD, the mark of an incomplete character, if the whole text has U+FFFD at this position too.
     """
     whole, parts = tokenizer.decode(tokens), []
     current: tuple[int, ...] = ()

@@ -251,6 +251,9 @@ class UnifiedVoice(nn.Module):
 
     @staticmethod
     def unused(config: UnifiedVoiceConfig) -> dict[str, tuple[int, ...]]:
-        """Return the keys and shapes of the head that predicts text, which the official file has only for training."""
+        """Return the keys and shapes of the head that predicts text.
+
+        The official file has this head, but only training uses it.
+        """
         rows = config.number_text_tokens + 1
         return {"text_head.weight": (rows, config.model_dim), "text_head.bias": (rows,)}

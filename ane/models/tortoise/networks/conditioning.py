@@ -27,7 +27,7 @@ class ConditioningEncoderConfig(Config):
 class ConditioningEncoder(nn.Module):
     """Encodes the mel of a clip, (B, 80, L), to the decoder's voice latent, (B, D).
 
-    The latent is the attention layers' output at the first frame.
+    The latent is the output of the attention layers at the first frame.
     """
 
     mels, blocks = 80, 6
