@@ -72,7 +72,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown 
         return getattr(import_module(f"ane.{module}"), attribute or name)
 
     def __dir__() -> list[str]:
-        """List the public names, also those that no program has used yet. Nothing is imported."""
+        """List all public names, without importing their modules."""
         return sorted({*globals(), *__all__})
 
 

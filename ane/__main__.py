@@ -7,7 +7,7 @@ from ane.system.requirements import OLDEST_PYTHON, mac_problem, python_problem
 
 
 def main() -> int:
-    """Say why this machine cannot run the program, if so. Import the command line and run it (``ane.cli.main``)."""
+    """Run the command line (``ane.cli.main``). If this machine cannot run the program, say why instead."""
     problem = python_problem()
     if sys.version_info >= OLDEST_PYTHON:
         problem = problem or mac_problem()

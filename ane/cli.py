@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
 def describe_error(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
     """Return the exit status for an error, and the line to print, in rich markup.
 
-    Raise the error again if it is a bug of this program.
+    If the error is a bug of this program, raise the error again.
     """
     if stops.received:  # a library may have turned the interruption into another error
         cause = (

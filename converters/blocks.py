@@ -78,7 +78,7 @@ def named(name: str | None) -> dict[str, str]:
 
 
 def rename(x: Var, name: str) -> None:
-    """Name a value, which was built without a name, after the module path ``name``."""
+    """Give a value that was built without a name the module path ``name`` as its name."""
     x.set_name(value_name(name))
 
 
@@ -282,10 +282,10 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
 
 
 def head_groups(heads: int, score_bytes: int) -> int:
-    """Choose into how many equal groups to divide the heads: as few as keep the scores of a group on the chip.
+    """Choose into how many equal groups to divide the heads, so that the scores of a group fit on the chip.
 
-    ``score_bytes`` is the size of one head's scores. If the scores of one head are too large for the chip, return
-    ``heads``.
+    The function returns the smallest possible number. ``score_bytes`` is the size of one head's scores. If even these
+    are too large for the chip, return ``heads``.
     """
     return next(
         groups

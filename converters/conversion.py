@@ -138,7 +138,7 @@ def convert(
 
 
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
-    """Return a hash of the code that builds graphs, the PyTorch networks, and the versions of the libraries."""
+    """Return a hash of all code that determines the graphs: ours, the PyTorch networks', and the libraries' version."""
     return graph_fingerprint(target.versions())
 
 

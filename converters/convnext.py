@@ -37,7 +37,7 @@ def masked_graph(
 
 
 def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: str = "") -> Var:
-    """Apply a frame decoder: (1, C, 1, N) → (1, C', 1, N). The output's values in the padding are meaningless.
+    """Apply a ``FrameDecoder``: (1, C, 1, N) → (1, C', 1, N). The output has meaningless values in the padding.
 
     ``path`` is the network's module path, with a dot at its end.
     """

@@ -48,7 +48,7 @@ def scale_for(largest: float) -> float:
 
 
 def measured_scale(blocks: Iterable[nn.Module], run: Callable[[], object]) -> float:
-    """Call ``run``, and return ``scale_for`` the largest input or output of these blocks during the call."""
+    """Call ``run`` while recording the largest input or output of these blocks. Return ``scale_for`` this value."""
     peaks: list[float] = []
 
     def record(_: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -186,9 +186,9 @@ FRACTIONS = (7 / 12, 1 / 2, 3 / 8, 1 / 4, 1 / 8)  # shares of the most slots. 16
 
 
 def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:
-    """Choose the numbers of slots for which to build steps, up to ``largest``.
+    """Choose the numbers of cache slots for which to build step functions. The largest number is ``largest``.
 
-    A small model gets few numbers, because a step reads even its whole pool quickly.
+    A small model gets few numbers, because a step reads even its whole cache quickly.
     """
     slot_bytes = 2 * 2 * shape.layers * shape.heads * shape.head_width
     buckets = [largest]

@@ -42,7 +42,7 @@ def describe(target: str, kind: str, name: str) -> str:
 
 @cache
 def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Read the table of descriptions. The keys are (format, kind of function, name), the values (axes, meaning)."""
+    """Read the table of descriptions: pairs (axes, meaning) by (format, kind of function, name)."""
     with VALUES.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     return {

@@ -151,7 +151,7 @@ def vocoder_windows(model: Bundle) -> Sizes:
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Encode random symbols that nearly fill the bucket, and return their states and log durations."""
+    """Encode nearly as many random symbols as the function takes, and return their states and log durations."""
     length = probed_length(model, bucket["symbols"])
     ids = rng.integers(1, model.config("fastspeech").embeddings, (1, length))
     encoded = backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))

@@ -50,7 +50,7 @@ class Bucket:
 
     Attributes:
         unit: Unit that a length counts, such as "frames".
-        smallest: Smallest length that the probe supports.
+        smallest: Smallest length that the function's test supports.
         lengths: Function that returns the default lengths. ``None`` means that the default lengths depend on the number
             of lanes (``ConvertibleModel.slots``).
         most: Function that returns the largest length that the model supports. ``None`` means that only the engine
@@ -87,9 +87,9 @@ class GraphRequest:
         return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
     def pools(self, cache: str) -> dict[int, Sizes]:
-        """Return the numbers of kv-cache slots of a decoder's steps, by number of lanes.
+        """Return the numbers of kv-cache slots for which to build a decoder's steps, by number of lanes.
 
-        A step is built for each number of slots. If ``caches`` does not have this kind of cache, return {}.
+        If ``caches`` does not have this kind of cache, return {}.
         """
         requested, model = self.buckets.get("step"), convertible_model(self.model)
         return {

@@ -29,7 +29,7 @@ SMALLEST = 16  # smallest length that a function may have
 
 
 def text(network: Hibari, symbols: int) -> CoreMLGraph:
-    """Describe the graph that encodes phonemes. Its output has states for prosody, states for sound, and log durations.
+    """Describe the graph that encodes phonemes to states for the prosody, states for the sound, and log durations.
 
     In x, the channels of the prosody's embedding come first, then the channels of the sound's embedding.
     """
@@ -47,11 +47,10 @@ def text(network: Hibari, symbols: int) -> CoreMLGraph:
 
 
 def prosody(network: Hibari, frames: int) -> CoreMLGraph:
-    """Describe the graph that predicts prosody. A position covers two frames.
+    """Describe the graph that predicts f0 and energy.
 
-    The output has the f0 and the energy of both frames.
-
-    x holds states for prosody, repeated by their durations. f0 is in hundreds of Hz.
+    The input x has the states for prosody, repeated for their durations. One position of x covers two frames, and the
+    output has the f0, in hundreds of Hz, and the energy of both frames.
     """
 
     def compute(s: Style, x: Var, inside: Var) -> Var:
@@ -64,7 +63,7 @@ def prosody(network: Hibari, frames: int) -> CoreMLGraph:
 
 
 def spectra(network: Hibari, frames: int) -> CoreMLGraph:
-    """Describe the graph that predicts sound. Its output has five spectra of 601 bins for every frame.
+    """Describe the graph that predicts the spectra of the sound, five spectra of 601 bins for every frame.
 
     In x, the channels of the states for sound come first, then log f0, then energy.
     """

@@ -87,7 +87,7 @@ class ConversionProgress:
         self.started: Counter[tuple[int, str]] = Counter()
 
     def report(self, package: int, activity: str) -> None:
-        """Show a line about an activity. ``package`` is the index of its package in ``packages``."""
+        """Show a line about an activity. ``package`` is the index in ``packages`` of the package that it is about."""
         network, functions, weights = self.packages[package]
         word = activity.partition(" ")[0]
         self._end()

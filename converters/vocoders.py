@@ -295,7 +295,7 @@ def leaky(s: Style, x: Var, slope: float) -> Var:
 def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) -> Var:
     """Apply a transposed convolution to ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride).
 
-    The operation gets an explicit output shape, which otherwise a pass of coremltools would add.
+    The operation gets an explicit output shape. A pass of coremltools would otherwise add this shape.
 
     Raises:
         UserError: The kernel's size and padding do not make the output exactly ``stride`` times as long.

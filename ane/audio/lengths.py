@@ -90,7 +90,7 @@ class PatchedFile(io.FileIO):
 
 
 def unwritten_lengths(path: Path) -> dict[int, bytes]:
-    """Return the bytes that repair a header whose lengths were never written. The keys are positions in the file.
+    """Return the bytes that repair a header whose lengths were never written, by their positions in the file.
 
     A recorder that was killed leaves a WAV or AIFF with 0 samples in the header. A program that streams a FLAC also
     leaves 0 samples. For any other file, the result is empty.

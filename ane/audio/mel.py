@@ -58,7 +58,7 @@ def normalise_mel(mel: np.ndarray) -> np.ndarray:
 
 
 def denormalise_mel(mel: np.ndarray) -> np.ndarray:
-    """Invert ``normalise_mel``, which gives the natural logarithms that the vocoder takes."""
+    """Invert ``normalise_mel``. The result is the natural logarithms that the vocoder takes."""
     return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
 
 
@@ -173,7 +173,7 @@ def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -
 
 
 def _overlap_add(spectrum: np.ndarray) -> np.ndarray:
-    """Return the sound (WINDOW + HOP·(L − 1),) float64 whose spectra are closest to ``spectrum`` (L frames, 513)."""
+    """Return the sound whose spectra are closest to ``spectrum`` (L frames, 513), (WINDOW + HOP·(L − 1),) float64."""
     overlap = WINDOW // HOP
     frames = np.fft.irfft(spectrum, WINDOW) * HANN
     parts = len(frames) + overlap - 1

@@ -41,7 +41,7 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
 
 
 def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe. ``read_audio`` does the same for clips, but rejects an empty file.
+    """Read a recording to transcribe. In contrast to ``read_audio``, which reads clips, this accepts an empty file.
 
     If PyAV is installed, the recording may also be in any format of FFmpeg. FFmpeg reads AAC, AVI, mp4, webm and other
     containers that libsndfile cannot read.
@@ -64,7 +64,10 @@ def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[
 
 
 def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tuple[np.ndarray, int]:
-    """Read a file that libsndfile rejected with the error ``refused``. If FFmpeg also rejects it, raise that error."""
+    """Read a file that libsndfile rejected with the error ``refused``.
+
+    Raise ``refused`` if FFmpeg rejects the file too.
+    """
     try:
         audio, rate, cancelled = read_container(path, max_seconds)
     except (OSError, ValueError, IndexError) as error:  # FFmpeg's errors are OSError or ValueError

@@ -68,7 +68,7 @@ class Trimmer:
         return self._faded_in(together[start:end])
 
     def _faded_in(self, audio: np.ndarray) -> np.ndarray:
-        """Fade the start of the sound in, if silence before it was removed."""
+        """Fade in the start of the sound, if silence before it was removed."""
         if not self.removed:
             return audio
         fade = min(FADE, self.lead, len(audio))
@@ -83,8 +83,8 @@ def ramp(samples: int) -> np.ndarray:
 def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarray:
     """Shorten the silence at both ends of audio (S,).
 
-    ``silence`` is a pair: the seconds of silence to keep at most before the sound, and after the sound. ``None``
-    returns the audio unchanged.
+    ``silence`` is a pair: the most seconds of silence to keep before the sound, and the most seconds to keep after it.
+    If ``silence`` is ``None``, the function returns the audio unchanged.
     """
     if silence is None:
         return audio

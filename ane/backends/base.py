@@ -39,7 +39,7 @@ class RowLimit:
     """The longest row that a stage can compute. A row is one sequence of a batch.
 
     Attributes:
-        most: Largest number of positions that the stage computes at once. ``None`` means any number.
+        most: Largest number of positions that the stage computes in one call. ``None`` means any number.
         divides: Whether callers may pass longer rows, which the stage then divides itself.
     """
 
@@ -63,7 +63,7 @@ class FunctionSet:
 
 @dataclass(frozen=True)
 class Stage:
-    """A network call that keeps no state between calls.
+    """A call of a network that keeps nothing from one call to the next.
 
     Attributes:
         network: Name of the network to call.
@@ -73,7 +73,8 @@ class Stage:
         packaged: Function (``FunctionSet``, stage name, inputs) → output that runs the stage on a package. Use ``Rows``
             or ``Exact`` from ``ane.backends.fixed_shapes`` if one of them fits. ``None`` means that no package contains
             the network.
-        divides: Whether ``packaged`` divides rows that are longer than the largest bucket.
+        divides: Whether ``packaged`` divides rows that are longer than the longest row for which the package has a
+            function.
     """
 
     network: str
@@ -94,17 +95,18 @@ class DecoderStage:
     """The autoregressive network of a model.
 
     Backends make two calls to the PyTorch network: ``network(columns, attend)`` and ``network.logits(hidden)``. Here
-    ``attend`` holds a function (q, k, v) → output for each layer. The network's config has a ``decoder_shape``.
+    ``attend`` has a function for each layer, which computes the attention's output from q, k and v. The network's
+    config has a ``decoder_shape``.
 
     If the network has cross-attention, backends call ``network(columns, attend, cross_attend)`` instead. Here
-    ``cross_attend`` holds a function q → output for each layer. ``network.memory(states)`` returns keys and values for
-    each layer.
+    ``cross_attend`` has a function for each layer, which computes the cross-attention's output from q.
+    ``network.memory(states)`` returns keys and values for each layer.
 
     Attributes:
         network: Name of the network.
         tables: State dict key of each embedding table, by table name. The host looks up embeddings in these tables with
             NumPy.
-        tied: Names of the tables whose weights the network also uses in its own computation.
+        tied: Names of the tables whose weights the network itself also uses.
     """
 
     network: str
@@ -260,7 +262,7 @@ class Backend(ABC):
 
     @abstractmethod
     def release(self, *networks: str) -> None:
-        """Allow the backend to unload these networks, or all networks if you name none.
+        """Allow the backend to unload these networks. If you name none, it may unload all networks.
 
         The next call of a network loads the network again.
         """
@@ -325,7 +327,7 @@ def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> N
     A dimension that has a name in the declared shape may have any size.
 
     Raises:
-        TypeError: An input's name, rank, size or dtype differs from the declared one.
+        TypeError: An input has another name, rank, size or dtype than the stage declares.
         UserError: An input contains NaN or an infinite value.
     """
     if set(inputs) != set(stage.inputs):

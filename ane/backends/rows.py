@@ -28,14 +28,14 @@ def run_rows(
     first: int = MOST_ROWS,
     name: str = "frames",
 ) -> Iterator[np.ndarray]:
-    """Run a stage on rows ``x``, window by window. Yield its output (rate · n, C') for the n new rows of a window.
+    """Run a stage on rows ``x``, window by window. For the n new rows of each window, yield the output (rate · n, C').
 
     The stage takes rows and a mask, which is 0 for padding.
 
     Args:
         backend: Backend that runs the stage.
         stage: Name of the stage.
-        margin: Number of rows before and after a row that its output depends on.
+        margin: Number of rows before and after a row on which the row's output depends.
         x: All rows, (N, C) float32.
         rate: Number of output rows per input row.
         first: Largest number of new rows in the first window.

@@ -104,7 +104,7 @@ class Windowed:
     Args:
         backend: Backend that runs the stage and limits the length of a call.
         stage: Name of the stage.
-        margin: Number of frames before and after a frame that the sound of this frame depends on.
+        margin: Number of frames before and after a frame on which the sound of this frame depends.
         run: Function that runs the stage: columns (C, w) → sound (hop · w,). The network pads both ends itself.
         window: Number of frames per call while frames arrive. ``None`` means to wait for all frames and then make few
             calls.
@@ -158,8 +158,8 @@ class Windowed:
 
         Args:
             columns: All columns, (C, n).
-            first: Lengths that the first call may have, so that sound starts soon. If there are none, a stage that
-                divides long rows itself gets all columns in one call.
+            first: Lengths that the first call may have, so that sound starts soon. If there are none and the stage
+                divides long rows itself, one call gets all columns.
         """
         done, received = 0, columns.shape[1]
         for frames in call_lengths(received, self.margin, first) if first or not self.one_call else [received]:

@@ -212,7 +212,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def instructions() -> str:
-    """List the CPU instructions by which kernels are chosen, such as "AVX512 VNNI bf16 AMX".
+    """List the CPU instructions on which the choice of kernels depends, such as "AVX512 VNNI bf16 AMX".
 
     The name of a chip does not tell whether the chip has these instructions.
     """

@@ -245,9 +245,9 @@ def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFu
 
 
 def random_voice(model: "Bundle") -> "Voice | None":
-    """Make random latents for a model whose voices are latents and that comes without voices.
+    """Make random latents for a model that has no voices, if its voices would be latents.
 
-    Return ``None`` for any other model.
+    Return ``None`` for all other models.
     """
     import numpy as np
 

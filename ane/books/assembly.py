@@ -91,7 +91,7 @@ def planned_blocks(store: JobStore) -> list[PlannedBlock]:
 def time_book(
     chunks: Sequence[StoredChunk], titles: Sequence[str], blocks: Sequence[PlannedBlock] = ()
 ) -> BookTimeline:
-    """Decide when each chunk starts. A subtitle waits for its time and for the end of the subtitle before it.
+    """Decide when each chunk starts. A subtitle starts at its time, or later if the one before it has not ended.
 
     Raises:
         UserError: A chunk has no sound yet, or the sounds of two chunks have different sample rates.

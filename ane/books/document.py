@@ -36,7 +36,7 @@ class Document:
 
     Attributes:
         language: Language of the document. A block may be in another language.
-        omitted: Number of omitted parts of the text, by kind. The kinds are those of ``ane.text.omissions.COUNTED``.
+        omitted: Number of omitted parts of the text, by kind (``ane.text.omissions.COUNTED`` lists the kinds).
         tables: Number of tables, if the format marks tables. A voice reads tables cell by cell.
         left_out: The omitted parts that may be the author's own text.
         about: Facts about the book. The keys are names of ``ABOUT``.

@@ -139,7 +139,7 @@ def read_paragraphs(archive: BookArchive, path: str, omitted: Counter[str]) -> I
 
 
 def note_property(paragraph: WordParagraph, token: MarkupToken) -> None:
-    """Update a paragraph from one of its elements: set a property, or add the character that the element means."""
+    """Update a paragraph from one of its elements: set a property, or add the character that the element stands for."""
     value = token.attributes.get("w:val", "")
     if token.value in WITHIN:
         paragraph.text.append(" " if token.attributes.get("w:type") in ("page", "column") else WITHIN[token.value])

@@ -128,7 +128,10 @@ def write_epub(
 
 
 def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> OverlaidChapter:
-    """Make the page of a chapter and its clips. A clip ends where the next one starts, to avoid gaps in playback."""
+    """Make the page of a chapter, and the time spans of its words or sentences.
+
+    Each time span ends where the next one starts, to avoid gaps in playback.
+    """
     [timed_chapter] = part.chapters
     chapter = OverlaidChapter(name, xml_text(timed_chapter.title))
     marked: dict[int, str] = {}  # number of a chunk → its text as XHTML

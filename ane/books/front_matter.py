@@ -135,8 +135,8 @@ def plain_line(line: str) -> str:
 def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str]) -> int:
     """Return how many blocks at the start of a part of an EPUB are front matter.
 
-    Front matter ends at the next heading. Only an index, a list of contents and a copyright page may have smaller
-    headings within them. Front matter also ends at prose that is too long for a notice.
+    Front matter ends at the next heading, or at prose that is too long for a notice. Only an index, a list of contents
+    and a copyright page may continue over smaller headings.
 
     Args:
         title: Title of the part, from the contents or from its first heading. "" means that the part has no title.

@@ -129,7 +129,10 @@ class JobDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Yield a function that executes SQL. When the ``with`` block ends, store all its changes, or none on error."""
+        """Yield a function that executes SQL.
+
+        The ``with`` block stores all changes at its end, or none after an error.
+        """
         with self._errors(), uninterrupted():
             self._connection.execute("BEGIN IMMEDIATE")
             try:

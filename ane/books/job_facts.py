@@ -50,7 +50,7 @@ class OutputFact:
 
 @dataclass(frozen=True)
 class DocumentFact:
-    """The language of a text, and its blocks as tuples of ``PlannedBlock``. A tuple may lack its last fields."""
+    """The language of a text, and the fields of each ``PlannedBlock`` as a tuple. A tuple may lack the last fields."""
 
     language: str
     blocks: list[tuple[Count, str] | tuple[Count, str, int] | tuple[Count, str, int, Cue]] = field(default_factory=list)
@@ -106,7 +106,7 @@ def read_fact(name: str, text: Any, job: Path) -> Any:
 def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
     """Check a chunk's row of the database, and return its columns.
 
-    The columns with notes and problems are stored as JSON, and become lists.
+    The database stores notes and problems as JSON. The function converts both to lists.
 
     Raises:
         UserError: A column does not have the type that ``CHUNK`` gives.

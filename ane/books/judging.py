@@ -185,7 +185,7 @@ class ChunkSignals:
 
     @classmethod
     def of(cls, text: str, spoken: SpokenChunk, rate: int) -> "ChunkSignals":
-        """Return the signals that the job stored for a chunk with this text. If it stored none, measure them."""
+        """Return the signals that the job stored for a chunk with this text. If the job stored none, measure them."""
         if spoken.signals is not None:
             return read_record(cls, spoken.signals, "the job")
         letters = sum(map(str.isalpha, NORMALISERS["english"](without_commands(text))))

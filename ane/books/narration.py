@@ -131,7 +131,7 @@ def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int |
 
 @contextmanager
 def leases_renewed(store: JobStore) -> Iterator[None]:
-    """Renew the leases of this process from a thread, while the ``with`` block runs. At its end, give them up."""
+    """Renew this process's leases on chunks from a thread until the ``with`` block ends. Then give up the leases."""
     ended = threading.Event()
 
     def renew() -> None:

@@ -145,7 +145,7 @@ class OutputOptions:
 
     @property
     def of_folder(self) -> list[Path]:
-        """Paths of the playlist and of the cover, which players find by the playlist's name."""
+        """Paths of the playlist and the cover. Players find the cover by the playlist's name."""
         if not self.playlist:
             return []
         cover = [IMAGE_SUFFIXES[self.cover.media_type]] if self.cover else []
@@ -326,7 +326,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
-    """Return an extended M3U playlist, which names the seconds, the title and the file of each chapter."""
+    """Return an extended M3U playlist with the length in seconds, the title and the file of each chapter."""
     entries = [
         f"#EXTINF:{math.ceil(part.samples / part.rate)},{' '.join(part.chapters[0].title.split())}\n{path.name}"
         for part, path in zip(parts, paths, strict=True)

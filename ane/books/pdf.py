@@ -135,7 +135,7 @@ def extracted(path: Path) -> dict[str, Any]:
 
 
 def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Counter[str]) -> list[list[PdfLine]]:
-    """Remove page numbers, and lines that several pages repeat at their edges."""
+    """Remove page numbers, and lines that several pages have at their top or bottom."""
     heads = Counter(page[index].text for page in pages for index in edges(page))
     offsets = Counter(
         offset
@@ -169,7 +169,10 @@ def edges(page: Sequence[PdfLine]) -> list[int]:
 
 
 def page_offset(line: PdfLine, page: int) -> int | None:
-    """Return a number at an end of a line minus the index of the page. For page numbers, this is constant."""
+    """Return the number at an end of a line minus the page's index, or ``None`` if there is no number.
+
+    For page numbers, the difference is the same on all pages.
+    """
     number = OUTER_NUMBER.search(line.text)
     if number is None:
         return None
@@ -258,10 +261,10 @@ def begins_dialogue(above: PdfLine, line: PdfLine, margin: float, end: float) ->
 
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
-    """Make headings and paragraphs from texts and the lines that each text was joined from.
+    """Decide which texts of a PDF are headings and which are paragraphs. ``groups`` has the lines of each text.
 
-    Headings are larger than the text. The largest headings have the highest level. If all lines are equally large, the
-    words of a line decide whether it is a heading. A title such as "Contents" is always a heading.
+    Headings are larger than the body text, and the largest headings have the highest level. If all lines are equally
+    large, the words of a line decide whether it is a heading. A title such as "Contents" is always a heading.
     """
     sizes = [
         round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0

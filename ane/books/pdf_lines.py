@@ -56,7 +56,7 @@ def read(file: str, most_pages: int, most_characters: int) -> dict[str, Any]:
 
 
 def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
-    """Yield the lines of a page in the order of its text. If a line ends within a divided word, join the next line."""
+    """Yield the lines of a page in reading order. If a line ends within a divided word, join it with the next line."""
     text, count, handle, code_at = "", page.count_chars(), page.raw, raw.FPDFText_GetUnicode
     for index in range(count + 1):
         code = code_at(handle, index) if index < count else 10

@@ -99,7 +99,7 @@ class PlannedChunk:
 
     @property
     def marked(self) -> str:
-        """The text, with a mark that names its voice. Keys and digests are made from it."""
+        """The text, with a mark that names the chunk's voice. Keys and digests are made from this marked text."""
         return with_voice_mark(self.text, self.voice)
 
 
@@ -108,7 +108,7 @@ class PlannedBlock:
     """A block of the document, such as a paragraph. ``kind`` and ``level`` are as in ``TextBlock``.
 
     Attributes:
-        first: Number of the block's first chunk. For a scene break, the number of the chunk after it.
+        first: Number of the block's first chunk. A scene break has the number of the chunk after it.
         cue: Start and end of the subtitle in seconds, if the block is a subtitle.
     """
 
@@ -120,7 +120,7 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class BookPlan:
-    """All chunks of a book and the titles of its chapters. Its blocks do not change the sound."""
+    """All chunks of a book, the titles of its chapters, and its blocks, which do not change the sound."""
 
     chunks: tuple[PlannedChunk, ...]
     chapters: tuple[str, ...]
@@ -292,8 +292,8 @@ class CastReport:
 
     Attributes:
         counts: Number of quotations of each speaker. "" is the key of quotations with an unknown speaker.
-        doubtful: Quotations whose speaker is doubtful. Each comes with the number of its chapter, from 1.
-        absent: Speakers of the cast who speak nowhere in the document. Each comes with the most similar name among the
+        doubtful: Quotations whose speaker is doubtful, each with the number of its chapter, from 1.
+        absent: Speakers of the cast who never speak in the document, each with the most similar name among the
             document's speakers, or with "" if no name is similar.
     """
 

@@ -78,7 +78,10 @@ def are_page_numbers(numbers: Sequence[int]) -> bool:
 def kept_lines(
     lines: Sequence[str], filled: Sequence[int], removed: set[int], interrupting: set[tuple[int, int]]
 ) -> list[str]:
-    """Return the lines that remain. If removed lines interrupt a sentence, remove the empty lines around them too."""
+    """Return the lines that are not removed.
+
+    If removed lines interrupt a sentence, remove empty lines around them too.
+    """
     dropped = {filled[at] for at in removed}
     for start, end in interrupting:
         if removed.issuperset(range(start, end)):

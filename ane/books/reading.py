@@ -31,7 +31,14 @@ UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading a document: the suffix of its file, the text to omit, and arguments of ``read_document``."""
+    """Options for reading a document.
+
+    Attributes:
+        suffix: Suffix of the document's file.
+        rules: What to do with parts of the text that may be omitted, by kind.
+        keep_timing: See ``read_document``.
+        markdown: See ``read_document``.
+    """
 
     suffix: str
     rules: Mapping[str, Omission]
@@ -79,7 +86,10 @@ def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Docu
 def as_text(
     read: Callable[[str, ReadingOptions], Document], encoding: Callable[[bytes], str] = lambda data: "utf-8"
 ) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
-    """Return a function that decodes a file and passes the text to ``read``. It raises UserError for other content."""
+    """Return a function that decodes a text file and passes the text to ``read``.
+
+    It raises UserError for other files.
+    """
 
     def read_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
         data = start + _rest(file, MAX_TEXT)
@@ -141,7 +151,7 @@ def usual_suffixes(formats: Iterable[DocumentFormat] = FORMATS) -> str:
 
 
 def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
-    """Find the format whose files start with these bytes. If no format does, find the format that has this suffix."""
+    """Find the format whose files start with these bytes. If there is none, find the format that has this suffix."""
     return next(
         (document for document in FORMATS if document.start and start.startswith(document.start)),
         next((document for document in FORMATS if suffix in document.suffixes), UNKNOWN),

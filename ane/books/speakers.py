@@ -112,7 +112,7 @@ class BookSpeaker:
         return self.lexicon(text) if self.lexicon else text
 
     def spoken_as(self, marked: str, voice: str) -> str:
-        """Respell a marked text with the lexicon. Add the digest of the text's voice, if the text has a voice.
+        """Respell a chunk's marked text with the lexicon. If the chunk has a voice, add the digest of this voice.
 
         Raises:
             UserError: There is no such voice.
@@ -126,7 +126,8 @@ class BookSpeaker:
     def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         """Speak a chunk with a named voice, or with the book's voice.
 
-        Impossible commands for pauses are left out, because an author did not mean them as commands. A note lists them.
+        The method ignores impossible commands for pauses, because the author did not mean them as commands. A note
+        lists them.
         """
         plain, removed = without_faulty_commands(text)
         request = replace(self._request, text=plain, seed=seed if self.seeded else None)

@@ -237,7 +237,7 @@ class JobStore(JobDatabase):
     # Work
 
     def claim(self, plan: str) -> StoredChunk | None:
-        """Lease the first chunk that is not spoken and not leased. Return ``None`` if there is no such chunk."""
+        """Reserve the first chunk that is not spoken and not reserved. Return ``None`` if there is no such chunk."""
         return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
@@ -352,11 +352,14 @@ class JobStore(JobDatabase):
         return int(row[0]) if row else 0
 
     def claim_check(self, plan: str, checker: str) -> StoredChunk | None:
-        """Lease the first spoken chunk that this checker has not judged. Return ``None`` if there is no such chunk."""
+        """Reserve the first spoken chunk that this checker has not judged.
+
+        Return ``None`` if there is no such chunk.
+        """
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
     def save_check(self, claimed: StoredChunk, checker: str, best: SpokenChunk, rate: int) -> bool:
-        """Store the best sound of a chunk, and its problems. Store nothing and return False if the lease was lost."""
+        """Store the best sound of a chunk, and its problems. If the lease was lost, store nothing and return False."""
         key = claimed.chunk.key
         with self._transaction() as run:
             if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:

@@ -193,7 +193,7 @@ class ModelFamily:
 
 
 def import_options(family: ModelFamily, **options: Any) -> dict[str, Any]:
-    """Drop options for ``import_checkpoints`` that are ``None``.
+    """Return the options for ``import_checkpoints`` that are not ``None``.
 
     Raises:
         UserError: The family does not take one of the other options.

@@ -38,7 +38,7 @@ class Snapshot:
 
 
 def is_repository(text: str) -> bool:
-    """Return whether ``text`` looks like a repository ("owner/name") or a checkpoint in one ("owner/name/file.pth")."""
+    """Return whether ``text`` looks like a hub repository ("owner/name") or a file in it ("owner/name/file.pth")."""
     suffixes = "|".join(map(re.escape, (*CHECKPOINTS, ".onnx")))
     return re.fullmatch(rf"[\w-][\w.-]*/[\w-][\w.-]*(/[\w./ -]+({suffixes}))?", text) is not None
 
@@ -202,7 +202,7 @@ def _from_cache(
 
 
 def _commit(directory: Path, folder: str) -> str:
-    """Return the commit in the path of a folder of the hub's cache, …/snapshots/<commit>/<folder>."""
+    """Return the commit that the path of a folder in the hub's cache names, …/snapshots/<commit>/<folder>."""
     return directory.parents[len(Path(folder).parts) - 1].name if folder else directory.name
 
 

@@ -63,7 +63,7 @@ NAMES = tuple(dict.fromkeys((*TORCH, *CORE_ML, *ONNX)))  # values that `ane say 
 def stored_precision(precisions: Mapping[str, PackagePrecision], network: "Network", precision: str) -> str:
     """Return the precision in which a conversion to ``precision`` stores a network.
 
-    Vocoders whose rounding you can hear stay in fp32. So do small networks, which gain nothing.
+    Some networks stay in fp32: vocoders whose rounding you can hear, and small networks, which would gain nothing.
     """
     row = precisions[precision]
     if not row.flag or getattr(network, row.flag):

@@ -32,9 +32,10 @@ class Surplus:
 
     Attributes:
         unneeded: Entries that speech does not need, by file.
-        unknown: Entries that may change the sound, by file. All entries of an adapter's file are unknown.
+        unknown: Entries that may change the sound, by file. All entries of an adapter's file (such as a LoRA) are
+            unknown.
         adapters: Files whose names say that they are adapters.
-        unread: All other files with weights from which the import reads no network.
+        unread: Other files with weights from which the import reads no network.
     """
 
     unneeded: dict[str, list[str]] = field(default_factory=dict)

@@ -290,7 +290,7 @@ def _check_zeros(path: Path, data: bytes | mmap.mmap) -> None:
 def _check_shapes(path: Path, content: Any) -> None:
     """Raise UserError if the file stores too few numbers for the shapes of its tensors.
 
-    If such tensors were copied, the copies could fill the memory.
+    A copy of such a tensor would have many more numbers, and could fill the memory.
     """
     claimed, stored = 0, dict[int, int]()
     for name, tensor in tensors_in(content):

@@ -50,7 +50,7 @@ class _WithoutValues(TorchFunctionMode):
 
 
 def skeleton(network: Network, config: Any) -> nn.Module:
-    """Create the module of a network, with parameters that have shapes but no values.
+    """Create the PyTorch module of a network. Its parameters have shapes but no values.
 
     To set the values, call ``load_state_dict(…, assign=True)``.
 
@@ -110,7 +110,7 @@ def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
 
 
 def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Multiply int8 tensors by their scales, which gives float32. Return all tensors without the scales."""
+    """Multiply int8 tensors by their scales, in float32. Return all tensors without the scales."""
     return {
         key: tensor.float() * tensors[f"{key}{SCALE}"].reshape(-1, *[1] * (tensor.ndim - 1))
         if tensor.dtype == torch.int8

@@ -90,9 +90,10 @@ def map_on_workers(
     workers: int | None,
     threads: int = 1,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Call ``make()(*arguments)`` on workers for the arguments of each call. Yield results as soon as they are ready.
+    """Run calls on the workers of a cluster, and yield each result as soon as it is ready.
 
-    If a worker is lost, its call is repeated, at most ``TRIES`` times. Closing the iterator ends the work.
+    A worker runs ``make()(*arguments)`` for a call. If the cluster loses a worker, another worker repeats the call, at
+    most ``TRIES`` times. Closing the iterator ends the work.
 
     Args:
         ray: Module ``ray``, connected to the cluster.

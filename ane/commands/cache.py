@@ -102,7 +102,7 @@ def clear_command(args: argparse.Namespace) -> int:
 
 
 def collect() -> list[CacheItem]:
-    """Find everything that can be deleted: compiled models, files in the cache's other folders, and leftovers."""
+    """Find everything that can be deleted: compiled models, other cached files, and leftovers of killed processes."""
     from ane.backends.coreml.compiled import CompiledCache, size_of
 
     kinds = dict.fromkeys(CompiledCache().entries(), COMPILED)

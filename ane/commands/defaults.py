@@ -60,7 +60,7 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
 
 
 def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield every parser that has no subcommands, with the name of the command it belongs to."""
+    """Yield every parser that has no subcommands, with the name of the command to which it belongs."""
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         for name, inner in action.choices.items():
@@ -70,7 +70,7 @@ def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple
 
 
 def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the settings of the file: those named in ``COMMON``, and one table per command."""
+    """Read the settings in the file: common settings (``COMMON``) at the top, and a TOML table per command."""
     import tomllib
 
     try:

@@ -219,7 +219,7 @@ def check_folders() -> list[Finding]:
 
 
 def check_defaults(make_parser: Callable[[str], argparse.ArgumentParser]) -> list[Finding]:
-    """Check the user's defaults of `ane say`, then those of the other commands.
+    """Check the defaults that the user has set for `ane say`, and then the defaults for the other commands.
 
     Args:
         make_parser: Function that returns the parser of a command, or of all commands for "".

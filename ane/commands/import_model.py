@@ -170,7 +170,7 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
 
 
 def _paths(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the import options that name other files or bundles than SOURCE."""
+    """Return the import options that name files or bundles besides SOURCE."""
     return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
 
 
@@ -202,7 +202,7 @@ def _write(console: Console, contents: "Contents", destination: Path, overwrite:
 def _origin(
     args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path, console: Console
 ) -> CheckpointOrigin:
-    """Find or download the checkpoints of SOURCE, and compare them with every hash that is already recorded."""
+    """Find or download the checkpoints that SOURCE names, and compare them with all hashes that are recorded."""
     from ane.bundles.hashes import sha256_of
     from ane.bundles.hub import check_recorded_hashes, read_expected
     from ane.bundles.opening import read_constructor_arguments

@@ -59,7 +59,7 @@ class MessageHandler(logging.Handler):
 
 @contextmanager
 def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Iterator[None]:
-    """Print the records of the logger ``ane`` from level INFO on, while the ``with`` block runs.
+    """While the ``with`` block runs, print records of the logger ``ane`` if their level is INFO or higher.
 
     Args:
         verbose: Whether to print DEBUG records too.

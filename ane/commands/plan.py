@@ -78,7 +78,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Print the plans, and write them as JSON if asked to. Raises UserError if no package has the function."""
+    """Print the plans.
+
+    If the user wants JSON, write them as JSON too. Raises UserError if no package has the function.
+    """
     from ane.backends.mil.package import Package
     from converters.proof.cost import cost, estimate
     from converters.proof.lint import lint
@@ -151,7 +154,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
 
 
 def read_chips(text: str) -> "list[Chip]":
-    """Look up the chips that a text such as "M1,m4-pro" names. Raises UserError for an unknown chip."""
+    """Look up the chips in a text such as "M1,m4-pro". Raises UserError for an unknown chip."""
     from converters.neural_engine import CHIPS
 
     known = {_simplified(name): chip for name, chip in CHIPS.items()}

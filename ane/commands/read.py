@@ -201,7 +201,7 @@ def warn_of_languages(plan: "BookPlan") -> None:
 
 
 def open_checker(args: argparse.Namespace) -> "BookChecker":
-    """Load the recogniser of --check, which compares speech with the text.
+    """Load the speech recogniser with which --check compares the speech with the text.
 
     Raises:
         UserError: The recogniser is not installed, or there is no such model.

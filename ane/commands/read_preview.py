@@ -48,7 +48,7 @@ def plan_to_print(
 
 
 def print_text(plan: "BookPlan") -> None:
-    """Print each block of text as a paragraph, with an empty line between paragraphs. Mark where the voice changes."""
+    """Print each block of text as a paragraph, with empty lines between paragraphs. Mark changes of the voice."""
     from ane.books.speakers import without_faulty_commands
 
     firsts = {block.first for block in plan.blocks}

@@ -84,8 +84,8 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
 
     Args:
         force: Whether to accept a text with fewer than half of the spoken chunks.
-        pruned: Whether this run will delete the sound of chunks that are no longer in the text. If not, nothing is
-            warned of.
+        pruned: Whether this run will delete the sound of chunks that are no longer in the text. If not, there is no
+            warning.
 
     Raises:
         UserError: More than half of the spoken chunks are not in the text, so the job belongs to another text.
@@ -118,7 +118,7 @@ def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
 
 
 def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
-    """Warn if the last run of the job had a lexicon but this run has none. Record the lexicon of this run."""
+    """Warn if the job's last run had a lexicon but this run has none. Then record the lexicon of this run."""
     former = store.fact("lexicon")
     if former and not lexicon:
         LOGGER.warning(
@@ -128,7 +128,10 @@ def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
 
 
 def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan", whole: "BookPlan") -> str:
-    """Return a sentence for the closing line if this output has only a part of the book. Otherwise, return ""."""
+    """Return a sentence for the command's last line if this output has only a part of the book.
+
+    Otherwise, return "".
+    """
     if len(plan.chunks) == len(whole.chunks):
         return ""
     numbers = f"{','.join(map(str, chapters))} of {len(whole.chapters)}"

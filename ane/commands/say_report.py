@@ -27,7 +27,7 @@ def print_report(
     outputs: list[Path],
     console: Console,
 ) -> None:
-    """Print the closing line on ``console``. With --json, print one JSON object on standard output instead."""
+    """Print the command's last line on ``console``. With --json, print a JSON object on standard output instead."""
     timeline = speech.timeline
     if args.json:
         print(json.dumps(facts(args, synthesizer, speech, outputs)))
@@ -100,7 +100,10 @@ def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) ->
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:
-    """Return the path OUT if there is one output. For several, return OUT-1 … OUT-N with the suffix of OUT."""
+    """Return the path OUT if there is one output.
+
+    If there are N outputs, return OUT-1 to OUT-N with the suffix of OUT.
+    """
     if output is None:
         return []
     return [output] if count == 1 else numbered_paths(output, range(1, count + 1))

@@ -195,7 +195,7 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
 
 
 def check_new(output: Path) -> None:
-    """Raise UserError if a file exists. The user named only its folder, so the file may be their own text."""
+    """Raise UserError if a file exists. The user named only the folder, so the file may be a text of theirs."""
     if os.path.lexists(output):
         raise UserError(f"{output} exists: add --force to replace it, or choose another folder")
 

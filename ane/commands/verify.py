@@ -108,7 +108,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def verify_command(args: argparse.Namespace) -> int:
-    """Verify a bundle or run a package, and report. Raises UserError if a function fails, after the report."""
+    """Run `ane verify`: verify a bundle or run a package, and print a report.
+
+    Then raise UserError if a function failed.
+    """
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
         where = f"{'with' if args.package else 'without'} --package"
         if getattr(args, flag):

@@ -54,7 +54,7 @@ def verify_bundle(args: argparse.Namespace) -> int:
 
 
 def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
-    """Open a bundle by name or path. For Core ML packages of the embedded bundle, open its cached copy."""
+    """Open a bundle by name or path. To verify Core ML packages of the embedded bundle, open its cached copy."""
     from ane.bundles.opening import DEMO, find_bundle, is_embedded, open_model
     from converters.proof.verify import UnverifiedBundle
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
 
 
 def verify_package(args: argparse.Namespace) -> int:
-    """Run a function on arrays from files. Raises UserError if an output is below the threshold, after the report."""
+    """Run a function on arrays from files, and print a report.
+
+    Then raise UserError if an output is below the threshold.
+    """
     import numpy as np
 
     from converters.proof.package_run import THRESHOLD, read_arrays, run_package

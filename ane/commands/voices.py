@@ -203,7 +203,10 @@ def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int
 
 
 def _gather(name: str, clips: list[str]) -> "Voice | Clips":
-    """Make one voice of all arguments, with the clips of every argument. Stored latents must be the only argument."""
+    """Make one voice from the clips of all arguments.
+
+    If an argument has stored latents, it must be the only argument.
+    """
     from ane.voices import Clips, find_voice, open_voice
 
     voices = [open_voice(name, find_voice(os.path.join(".", clip), []).files) for clip in clips]

@@ -243,7 +243,7 @@ async def send_sound(response: SpeechResponse, first: SoundPiece, form: str) -> 
 
 
 async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str) -> Response:
-    """Wait until all sound is made, and answer with a file whose header contains the length."""
+    """Wait until the model has made all the sound, and answer with a file whose header contains the sound's length."""
     encoder = FileEncoder(form, first.rate)
     try:
         await asyncio.to_thread(encoder.feed, first.audio)

@@ -63,7 +63,10 @@ class Connections:
         return len(self._open) - len(self._waiting) > self.most * 7 // 8
 
     def add(self, key: Any, close: Callable[[], None]) -> None:
-        """Add a new connection, which waits for a request. If all other connections are being answered, close it."""
+        """Add a new connection, which waits for a request.
+
+        If the server is answering on all other connections, close it.
+        """
         if len(self._open) >= self.most:
             if not self._waiting:
                 close()
@@ -75,7 +78,7 @@ class Connections:
         self._waiting[key] = close
 
     def answers(self, key: Any) -> None:
-        """Note that the client of a connection has sent a request, which is now being answered."""
+        """Record that the client of a connection has sent a request, which the server is answering."""
         self._waiting.pop(key, None)
 
     def waits(self, key: Any, close: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ PCM_RATE = 24000
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """A response format: its media type, and the way FFmpeg writes it. ``None`` means samples without FFmpeg."""
+    """A response format: its media type, and FFmpeg's settings for it. ``None`` means plain samples, without FFmpeg."""
 
     media_type: str
     media: MediaFormat | None = None
@@ -43,7 +43,7 @@ FORMATS = {
 
 
 class SampleEncoder:
-    """An encoder of 16-bit little-endian samples. It writes WAV without a length, or bare samples at ``PCM_RATE``."""
+    """An encoder of 16-bit little-endian samples. It writes WAV without a length, or only samples, at ``PCM_RATE``."""
 
     def __init__(self, rate: int, with_header: bool):
         self._header = endless_wav_header(rate) if with_header else b""
@@ -106,14 +106,14 @@ class CompressingEncoder:
 def make_encoder(name: str, rate: int) -> SampleEncoder | CompressingEncoder:
     """Create an encoder for one of ``FORMATS``. ``feed`` takes sound, (n,) float32 from -1 to 1 at ``rate`` Hz.
 
-    The encoded bytes depend only on the sound that ``feed`` gets, and on how it is divided.
+    The encoded bytes depend only on the arrays that ``feed`` gets.
     """
     media = FORMATS[name].media
     return CompressingEncoder(media, rate) if media else SampleEncoder(rate, name == "wav")
 
 
 class FileEncoder:
-    """A writer of a finished file on disk. If the format has a header, the header contains the length of the sound.
+    """An encoder that writes the sound to a file on disk, so that the header can contain the length of the sound.
 
     Attributes:
         file: The file, which is deleted when it is closed. After ``finish``, read it from the beginning.

@@ -26,7 +26,9 @@ PERIOD = 5.0  # seconds between two calls of ``periodic``, which releases unused
 
 
 class Engine:
-    """A runner of jobs. Any thread may call its methods, but only the thread of an event loop may call ``submit``.
+    """A runner of jobs.
+
+    Any thread may call its methods, except for ``submit``, which needs the thread of an event loop.
 
     Args:
         limits: Limits of the server.

@@ -187,7 +187,7 @@ class Guard:
             raise too_large(self._most_bytes(scope))
 
     def _is_own_page(self, origin: str, host: str) -> bool:
-        """Return whether ``origin`` is the server's own page, also behind a proxy, or a page that settings allow."""
+        """Return whether ``origin`` is the server's own page, even behind a proxy, or a page that settings allow."""
         page = split_url(origin)
         return origin in self.settings.origins or page.netloc == host or page.hostname in self.settings.hosts
 

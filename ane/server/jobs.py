@@ -105,7 +105,7 @@ class Job:
     # For the work
 
     def put(self, item: Any, seconds: float = 0.0) -> None:
-        """Hand over an item, such as sound, that lasts ``seconds``."""
+        """Pass an item to the client. If the item is sound, it lasts ``seconds``."""
         self.first_item = self.first_item or time.monotonic()
         self._put_seconds += seconds
         self._items.append((item, seconds))
@@ -144,7 +144,7 @@ class Job:
     def texts(self) -> Iterator[str]:
         """Yield the texts that the client sends.
 
-        Other jobs may compute while there is no text, and every ``READING`` seconds.
+        While this job waits for text, other jobs may compute. Every ``READING`` seconds, it also gives way to them.
         """
         while True:
             if not self._texts:
@@ -183,7 +183,7 @@ class Job:
             self.stop(ClientGoneError("the client has gone"))
 
     async def items(self) -> AsyncIterator[Any]:
-        """Yield the items of the work, each as soon as the work hands it over.
+        """Yield the items of the work, each as soon as the work passes it on.
 
         Raises:
             UserError: The work failed because of the request.

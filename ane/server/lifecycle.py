@@ -67,7 +67,10 @@ class JsonHandler(logging.Handler):
         self._write(content)
 
     def _few(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record, because its kind is rare. After an interval, log how many were left out."""
+        """Return whether to write a log record.
+
+        Records of a frequent kind are left out, and later a line says how many.
+        """
         if record.created > self._since + INTERVAL:
             for (_, _, message), count in self._seen.items():
                 if count > REPEATS:
@@ -125,7 +128,8 @@ class QuietServer(uvicorn.Server):
 def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Nothing can interrupt a network call. If a call still runs ``GRACE`` seconds after the drain, the process ends.
+    Then, the server takes no more requests, and waits a limited time for the running requests (the drain). Nothing can
+    interrupt a call of a network. If a call still runs ``GRACE`` seconds after the drain, the process ends.
 
     Args:
         settings: Settings of the server.

@@ -171,7 +171,7 @@ class AudioModel(BaseModel):
 
 
 class AudioModelList(BaseModel):
-    """The models that speak, in the form that Open WebUI reads."""
+    """The list of models that can speak, in the JSON format of Open WebUI."""
 
     models: list[AudioModel]
 

@@ -143,7 +143,7 @@ class Service:
 
 
 class SpeechResponse:
-    """The speech for one client. Iterate over it asynchronously for ``SoundPiece`` items. Always close it.
+    """The speech for one client. Iterate over it with ``async for`` to get ``SoundPiece`` items. Always close it.
 
     Attributes:
         request: The request that is spoken.

@@ -37,7 +37,10 @@ def main(arguments: list[str]) -> int:
 
 
 def read_upload(file: Path, seconds: float) -> tuple[np.ndarray, int]:
-    """Decode an uploaded file to (S,) float32 and its rate. Raises UserError with a message that names no program."""
+    """Decode an uploaded file to (S,) float32 and its rate.
+
+    Raises UserError, whose message names no internal program.
+    """
     try:
         return read_recording(file, seconds)
     except UserError as refused:

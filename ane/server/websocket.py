@@ -65,7 +65,7 @@ async def first_text(socket: WebSocket, service: Service, request: ServedRequest
     """Wait for the client's first text. Return the text, and how many characters it counts as.
 
     Raises:
-        RefusedError: The client sent no text, or too much.
+        RefusedError: The client sent no text, or too much text.
     """
     text, length, limits = "", 0, service.settings.limits
     while not text.strip():
@@ -101,7 +101,10 @@ async def converse(
         return receive(socket, StreamText, limits.seconds, limits.idle, service.is_full)
 
     async def read_texts() -> None:
-        """Pass the client's texts on. Raises an error if the client sends something it must not, or leaves."""
+        """Pass the client's texts on to the speech.
+
+        Raises an error if the client sends an invalid message or leaves.
+        """
         nonlocal received
         while (message := await next_message()).type == "text":
             received += service.check_text(message.text, response.request.lexicon) or 1

@@ -278,7 +278,10 @@ class WyomingClient:
         return text
 
     def chunk(self, event: Event, length: int) -> str:
-        """Return the text of a chunk that comes after ``length`` characters. Raises RefusedError if it is too long."""
+        """Return the text of a chunk that follows ``length`` characters of text.
+
+        Raises RefusedError if it is too long.
+        """
         with well_formed():
             text = checked_string(SynthesizeChunk.from_event(event).text)
         self.service.check_text(text)

@@ -70,7 +70,7 @@ def takes_fields(
 def takes_texts_and_fields(
     make: Callable[Concatenate[str, Fields], Request],
 ) -> Callable[[Callable[[Owner, Texts, Request], Result]], Callable[Concatenate[Owner, Texts, Fields], Result]]:
-    """Decorate a method that takes texts and a request. Callers pass the texts, then the other fields."""
+    """Decorate a method that takes texts and a request. Callers pass the texts, then the request's other fields."""
 
     def decorate(
         method: Callable[[Owner, Texts, Request], Result],

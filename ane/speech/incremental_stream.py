@@ -87,7 +87,8 @@ class IncrementalStream(SoundStream):
     def _spoken(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
         """Yield the sound of all texts.
 
-        Hold a text without a word back until a word follows. If the held text grows too long, keep only its pauses.
+        If a text has no word, hold it back until a word follows. If the text that is held back grows too long, keep
+        only its pauses.
         """
         held, line = "", 1
         with closing_source(texts):

@@ -138,7 +138,7 @@ class Decoding:
     def all(self, report: Callable[[], None] = lambda: None) -> list[Any]:
         """Wait for all sequences, and return their results in order. Raises the same errors as ``rows``.
 
-        The results are then removed from ``results``.
+        This also removes the results from ``results``.
         """
         self._lanes.until(lambda: self.done or self._check(), self, report)
         return [self.results.pop(index) for index in range(self.prompt.count)]
@@ -207,7 +207,7 @@ class Waiter:
 
 
 class Lanes:
-    """The lanes of one decoder, and the prompts that use or await a lane.
+    """The lanes of one decoder (rows of its batch), and the prompts that use or await a lane.
 
     Call ``submit`` for each prompt, and read the results from the ``Decoding`` that it returns. Any thread may do both.
 
@@ -411,7 +411,10 @@ class Lanes:
                     self._retire(lane)
 
     def _retire(self, lane: int) -> None:
-        """Free the lane of a sequence that has ended. If this was the prompt's last sequence, also free the prefix."""
+        """Free the lane of a sequence that has ended.
+
+        If it was the prompt's last sequence, also free the prompt's prefix.
+        """
         busy = self.active[lane]
         decoding = busy.decoding
         result = busy.sequence.finish(partial(self._extend, lane, decoding.prefix_index))

@@ -249,7 +249,10 @@ class Stream(SoundStream):
         self._sound = self._delivered(rendered)
 
     def _delivered(self, rendered: Iterator[RenderedChunk]) -> Generator[np.ndarray, None, None]:
-        """Yield the pieces as a listener will hear them. Before a piece, note the facts that are known with it."""
+        """Yield the pieces as a listener will hear them.
+
+        Record the facts that become known with a piece before yielding it.
+        """
         with closing_source(rendered):
             for chunk in rendered:
                 for piece in self._chunk(chunk):
@@ -260,7 +263,10 @@ class Stream(SoundStream):
         self.timeline.mark_first_audio()  # if the caller collects the whole speech, nobody hears sound before the end
 
     def _chunk(self, rendered: RenderedChunk) -> Iterator[np.ndarray]:
-        """Yield the pieces of a chunk. Its first piece of sound begins with the last block of silence before it."""
+        """Yield the pieces of a chunk.
+
+        The first piece of sound also has the last block of the silence before the chunk.
+        """
         delivery = ChunkDelivery(rendered.chunk, self.sample_rate, self._stretches)
         self._spoken.append(rendered.chunk.text)
         first, begin, noted = len(self.words), self._samples, False
@@ -362,6 +368,9 @@ class ChunkDelivery:
 
 
 def silent_blocks(samples: int, sample_rate: int) -> list[np.ndarray]:
-    """Make silence in blocks of at most ``BLOCK_SECONDS``, which share their memory. For 0 samples, return no block."""
+    """Make silence in blocks of at most ``BLOCK_SECONDS``.
+
+    The blocks share memory. For 0 samples, there is no block.
+    """
     block = np.zeros(min(samples, round(BLOCK_SECONDS * sample_rate)), np.float32)
     return [block[: samples - begin] for begin in range(0, samples, max(1, len(block)))]

@@ -27,7 +27,7 @@ class WaitingThread:
 
     Attributes:
         urgency: Function that returns how urgent the thread is.
-        number: Number of the thread, in the order in which the threads came.
+        number: Number of the thread in the order of arrival.
         granted: Event that is set when the thread gets the turn.
     """
 

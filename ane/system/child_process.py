@@ -82,8 +82,8 @@ class ChildProcess(subprocess.Popen):
     """A child process that runs a module of this program, or another program.
 
     Args:
-        program: Name of a module, which runs as with ``python -m``, or the command line of another program. Another
-            program also gets the reduced environment, but has no limits and does not end with this process.
+        program: Name of a module, which runs as with ``python -m``, or the command line of another program. Other
+            programs also get the reduced environment, but have no limits and do not end with this process.
         arguments: Further words of the command line.
         environment: Environment variables to add.
         memory, cpu_seconds, file_bytes: Limits for the child's memory (bytes), its CPU time (seconds) and the size of a
@@ -149,7 +149,7 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 def import_paths() -> list[str]:
     """Return the folders from which this process imports, except the working directory.
 
-    The folder of this program comes last, because it may be the working directory.
+    The folder of this program comes last, because this folder may be the working directory.
     """
     here = os.path.realpath(os.curdir)
     paths = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) not in (here, ROOT)]

@@ -57,8 +57,8 @@ _current: ContextVar[Interruptions | None] = ContextVar("interruptions", default
 def interruptions() -> Iterator[Interruptions]:
     """Raise Stopped inside the block when SIGINT or SIGTERM arrives. The block has no effect outside the main thread.
 
-    If the process ignores a signal, it continues to do so. A shell, for example, lets its background jobs ignore
-    SIGINT.
+    If the process already ignores a signal, it still ignores the signal. For example, a shell starts background jobs so
+    that they ignore SIGINT.
     """
     ours = Interruptions()
     if threading.current_thread() is not threading.main_thread():

@@ -53,9 +53,9 @@ class StagingFolder:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Find the staging folders of killed processes, anywhere under ``folder``, that can be deleted.
+    """Find all folders under ``folder`` in which killed processes were writing, and that can be deleted.
 
-    If a staging folder contains the only copy of a replaced directory, it is not listed. ``clean_up`` restores the
+    A folder that contains the only copy of a replaced directory is not listed, because ``clean_up`` can restore this
     directory.
     """
     folders = []
@@ -102,9 +102,9 @@ def _only_copy(staging: Path) -> Path | None:
 
 
 def _is_abandoned(staging: Path) -> bool:
-    """Return whether the process of a staging folder has ended.
+    """Return whether the process that was writing in a staging folder has ended.
 
-    If the folder has no lock file, assume that the process ends within a day.
+    If the folder has no lock file, the function assumes that the process ends within a day.
     """
     try:
         if not os.path.lexists(staging / _LOCK):

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 @contextmanager
 def closing_source(source: Iterable) -> Iterator[None]:
-    """Close ``source`` when the block ends, if it has a method ``close``.
+    """Close ``source`` at the end of the ``with`` block, if it has a method ``close``.
 
-    If a generator reads from ``source`` inside this block, closing the generator also closes ``source``.
+    Use this in a generator that reads from ``source``, so that closing the generator also closes ``source``.
     """
     try:
         yield
@@ -57,7 +57,7 @@ class Timeline:
     def branch(self) -> "Timeline":
         """Create a timeline for another thread's work on the same text.
 
-        Its spans also become spans of this timeline.
+        Everything that the new timeline records also appears in this timeline.
         """
         other = Timeline(self._clock)
         other._began, other.spans = self._began, self.spans
@@ -107,7 +107,7 @@ class Timeline:
         return seconds
 
     def new_seconds_by_phase(self) -> dict[str, float]:
-        """Return the seconds of work for each phase since the last call of this method: the work on one more text."""
+        """Return the seconds of work for each phase since the last call of this method."""
         before, self._reported = self._reported, self.seconds_by_phase()
         return {phase: seconds - before.get(phase, 0.0) for phase, seconds in self._reported.items()}
 

@@ -172,7 +172,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _rank(entry: Path) -> int:
-    """Return the rank of a file or folder among those with the same voice name. The lowest rank hides all others."""
+    """Return the rank of a file or folder. If several have the same voice name, the lowest rank hides the others."""
     if entry.suffix == ".safetensors":
         return 0
     if os.path.isdir(entry):

@@ -19,7 +19,7 @@ import numpy as np
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings, log records below ERROR, and standard error within the ``with`` block, but not exceptions.
+    """Within the ``with`` block, suppress warnings, log records below ERROR, and standard error. Exceptions still pass.
 
     coremltools and torch warn about the platform and about versions, and print progress bars.
     """

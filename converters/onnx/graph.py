@@ -187,7 +187,7 @@ def attention(
     prefix_keys: Tensor,
     prefix_values: Tensor,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a function that computes one layer's attention to its cache.
+    """Return a function that computes the attention of one decoder layer to the kv-cache and to the new columns.
 
     The function also appends the keys and values of the new columns to ``new``.
     """

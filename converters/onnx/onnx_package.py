@@ -110,7 +110,7 @@ def write_package(
     progress: Callable[[str], None] = lambda function: None,
     licence: str = "",
 ) -> PackageRecord:
-    """Write the package ``bundle``/packages/<network>-<precision>.onnx. It appears when it is complete.
+    """Write the package ``bundle``/packages/<network>-<precision>.onnx. The folder appears when it is complete.
 
     Args:
         model: The model.

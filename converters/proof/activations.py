@@ -157,7 +157,7 @@ class FunctionCall:
 
 @runtime_checkable
 class ReadableState(Protocol):
-    """A state that can be copied. States of the interpreter and of Core AI can be copied, but not states of Core ML."""
+    """A state that can be copied, as on the interpreter and Core AI. Core ML's states cannot be copied."""
 
     def copied(self) -> InterpreterState: ...
 
@@ -335,7 +335,7 @@ def _columns(mask: np.ndarray) -> int:
 def compare_with_modules(
     captured: CapturedOutputs, activations: Activations, call: FunctionCall, layers: LayerComparison = ALONE
 ) -> list[ComparedValue]:
-    """Compare every value that has a PyTorch module with the output of the module, in program order."""
+    """Compare every value that corresponds to a PyTorch module with the output of this module, in program order."""
     compared = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
     return [value for value in compared if value is not None]
 
@@ -409,7 +409,7 @@ def _length(call: FunctionCall) -> int | None:
 
 
 def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tuple[str, str, np.ndarray], np.ndarray]]:
-    """Yield pairs of values with the same name. The candidate may omit values, but must keep the order."""
+    """Yield pairs of values with the same name. The candidate may lack values, but must have the reference's order."""
     actual = next(candidate, None)
     for expected in reference:
         if actual is not None and expected[0] == actual[0]:

@@ -131,7 +131,7 @@ def _state_read(function: ProgramFunction) -> int:
 
 
 def _written(function: ProgramFunction) -> tuple[int, int]:
-    """Return how many bytes of states are written by slice updates, and how many by writing whole states."""
+    """Return how many bytes of states a function writes as slices, and how many it writes as whole states."""
     types, makers = values(function), {name: op for op in function.ops for name in op.outputs}
     parts = whole = 0
     for op in function.ops:
@@ -301,7 +301,10 @@ def stored_bytes(constant: Constant) -> int:
 
 
 def constant_of(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
-    """Return a constant argument as a list of Python numbers, or as a string. If it is computed, return ``None``."""
+    """Return a constant argument as a list of Python numbers, or as a string.
+
+    Return ``None`` for a computed argument.
+    """
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
         return None

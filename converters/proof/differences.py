@@ -46,7 +46,7 @@ class CoreMLInspector:
             self.inspector = MLModelInspector(self.model, compute)
 
     def values(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray | None]:
-        """Run the function, and return the values with these names. A value that Core ML omits is ``None``."""
+        """Run the function, and return the values with these names, or ``None`` for each value that Core ML omits."""
         views = {name: array.view() for name, array in inputs.items()}
         try:
             return asyncio.run(self.inspector.retrieve_outputs(dict(views), list(names)))

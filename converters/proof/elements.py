@@ -57,6 +57,6 @@ ALONE = LayerComparison()  # stores no arrays
 
 
 def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
-    """Write arrays to an .npz file. It appears when it is complete. Raises UserError if it cannot be written."""
+    """Write arrays to an .npz file, which appears when it is complete. Raises UserError if it cannot be written."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)

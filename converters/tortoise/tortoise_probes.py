@@ -118,7 +118,7 @@ def hifigan(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def id_probe(stage: str, name: str, ids: str) -> Probe:
-    """Create a probe that runs a CLVP encoder on random ids that nearly fill the bucket.
+    """Create a probe, a test that runs a CLVP encoder on nearly as many random ids as the function takes.
 
     Args:
         stage: Name under which a backend runs the encoder.

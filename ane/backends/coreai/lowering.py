@@ -260,7 +260,10 @@ def reshape(x: Value, shape: Ints) -> Value:
 
 @lowering
 def pad(x: Value, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Value:
-    """Translate a padding. ``pad`` has the padding before and after each of the last axes, outermost axis first."""
+    """Translate a padding of the last axes.
+
+    ``pad`` has two numbers per axis, before and after it, in order of the axes.
+    """
     first = [0] * (2 * x.type.rank - len(pad))
     return ca.pad(x, counts([*first, *pad]), number(x, constant_val), mode)
 

@@ -125,7 +125,10 @@ class GraphWriter:
         return arguments
 
     def _value(self, part: str | Constant) -> Value:
-        """Return a value of the graph: the result of an earlier op, by its name, or a constant."""
+        """Return a value of the graph.
+
+        If ``part`` is a name, return the result of an earlier op, and otherwise a constant.
+        """
         if isinstance(part, str):
             if part in self._values:
                 return self._values[part]

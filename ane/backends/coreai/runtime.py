@@ -66,7 +66,7 @@ class CoreAIFunction:
         return {key: outputs[key] for key in self.program.outputs}
 
     def run(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
-        """Run the function as ``predict`` does. Return all outputs of the function in the asset, by name."""
+        """Run the function as ``predict`` does. Return all outputs of the function in Core AI's file, by name."""
         from coreai.runtime import NDArray
 
         declared = self.program.inputs

@@ -192,7 +192,10 @@ class CompiledCache:
         return record is not None and bool(record.files) and _file_sizes(entry / record.model) == record.files
 
     def _remove_unfinished(self) -> None:
-        """Remove the entries of processes that were killed while they compiled. Call this only inside ``_locked``."""
+        """Remove the unfinished models of processes that were killed while they compiled.
+
+        Call this only inside ``_locked``.
+        """
         for path in _children(self.folder):
             if ENTRY_NAME.fullmatch(path.name) and path.name.endswith(".partial"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -296,7 +299,10 @@ def package_hash(package: Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Return the size in bytes of a file, or of all files in a folder. Files that vanish meanwhile do not count."""
+    """Return the size in bytes of a file, or of all files in a folder.
+
+    Files that another process deletes do not count.
+    """
     folders: Iterable = os.walk(path) if path.is_dir() and not path.is_symlink() else [(path.parent, [], [path.name])]
     size = 0
     for folder, _, names in folders:
@@ -307,7 +313,10 @@ def size_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder, or a link without its target. Raises UserError if the system does not allow it."""
+    """Delete a file, a folder, or a link but not the link's target.
+
+    Raises UserError if the system does not allow this.
+    """
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -75,7 +75,7 @@ class CoreMLTools:
     ``compile`` and ``open`` raise RuntimeError if Core ML fails.
 
     Attributes:
-        gpu_crashes: Whether this macOS is reported to crash programs that use Core ML on the GPU.
+        gpu_crashes: Whether users report that Core ML on the GPU crashes programs on this version of macOS.
 
     Raises:
         UserError: This machine does not run macOS, or its macOS is older than 15.

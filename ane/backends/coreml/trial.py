@@ -35,7 +35,7 @@ LIMIT = 1800.0  # seconds that an answer may take; the slowest load that we know
 
 
 class UnansweredError(RuntimeError):
-    """Means that the child hung or ended without an answer, and would probably do so again."""
+    """Means that the child process hung or ended without an answer. It would probably do the same again."""
 
 
 class TrialStartError(RuntimeError):
@@ -118,7 +118,7 @@ class CoreMLTrial:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request in this process, which is the child, and return the answer."""
+    """Do the work that a request asks for, in this process, which is the child. Return the answer."""
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()
         if kind == "compile":

@@ -101,14 +101,14 @@ class Interpreter:
         """Run the function and return its outputs as float32 or int32.
 
         Args:
-            inputs: Arrays by name, in the declared shapes. For fp16 and fp32 you may pass floats of any width, and for
-                int32 integers of any width.
+            inputs: Arrays by name, in the declared shapes. You may pass floats of any width for fp16 and fp32, and
+                integers of any width for int32.
             state: State from ``make_state``. This method updates it in place. ``None`` means that the function has no
                 state.
 
         Raises:
-            TypeError: An input has another name, shape or kind of numbers than declared, or the state differs from the
-                declared state.
+            TypeError: An input has another name, shape or kind of numbers than the function declares, or the state
+                differs from the declared state.
         """
         values = self._accept(inputs, state)
         for _ in self._run(values, state):

@@ -60,7 +60,7 @@ def expand_dims(x: Tensor, axes: Ints) -> Tensor:
 
 @op(exact=True)
 def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Tensor:
-    """Pad the last axes of x. ``pad`` has the padding before and after each of them, outermost axis first."""
+    """Pad the last axes of x. ``pad`` has two numbers per axis, before and after it, in the order of the axes."""
     first = x.ndim - len(pad) // 2
     if mode == "constant":
         return F.pad(
@@ -265,6 +265,6 @@ def one_hot(
 
 @op
 def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
-    """Keep the main diagonal of a matrix, ``lower`` diagonals below it and ``upper`` above it. −1 keeps all of them."""
+    """Keep a matrix's main diagonal, ``lower`` diagonals below it and ``upper`` above it. −1 means all diagonals."""
     x = x if upper < 0 else x.tril(upper)
     return x if lower < 0 else x.triu(-lower)

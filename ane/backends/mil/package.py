@@ -80,8 +80,9 @@ class ProgramBlock:
 class ProgramOp:
     """One op of a program.
 
-    An argument is a tuple. Its members are constants, or names of inputs, constants or results of earlier ops. A cond
-    has two ``blocks``, for true and for false. A while_loop has two ``blocks``, its condition and its body.
+    An argument is a tuple of constants and of names. A name refers to an input, a constant or the result of an earlier
+    op. A cond op has two ``blocks``, for true and for false. A while_loop op has two ``blocks``, its condition and its
+    body.
     """
 
     type: str
@@ -108,7 +109,7 @@ class ProgramFunction:
         ops: Ops, in the order in which they run.
         constants: Constants by name.
         images: Names of the inputs that Core ML takes as images and converts to tensors.
-        ranges: For each of some inputs, by name: the shapes that the input may have, and its default.
+        ranges: Possible shapes and default shape of each input with a flexible shape, by name.
     """
 
     name: str

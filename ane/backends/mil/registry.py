@@ -93,7 +93,7 @@ def rows(
     wrap: Callable[[Callable], Callable] = lambda function: function,
     exact: bool = False,
 ) -> dict[str, Kernel]:
-    """Make implementations from functions, by op name. ``wrap`` adapts a function to the parameters of its op."""
+    """Make a ``Kernel`` from each function, by op name. ``wrap`` adapts a function to the parameters of its op."""
     return {name: Kernel(wrap(function), exact) for name, function in functions.items()}
 
 

@@ -213,8 +213,8 @@ def lut_to_dense(
 ) -> np.ndarray:
     """Look up each index in a palette. A palette entry is a number or, for iOS 18, a vector.
 
-    ``lut`` is (entries,) for iOS 16. For iOS 18 it has a palette per block: (blocks along each axis …, entries,
-    vector).
+    For iOS 16, ``lut`` is one palette, (entries,). For iOS 18, ``lut`` has a palette per block of the weight, (blocks
+    along each axis …, entries, vector).
     """
     if shape is not None:
         bits = int(lut.size).bit_length() - 1

@@ -116,7 +116,7 @@ class MlxDecoder(Decoder):
         return any(layer == recorded for recorded, _ in self._heads)
 
     def _results(self, hidden: mx.array, last: mx.array, scores: dict[int, mx.array]) -> tuple[np.ndarray, np.ndarray]:
-        """Evaluate all arrays of a call, because MLX is lazy, and store the attention scores in ``recorded``.
+        """Evaluate all arrays of a call, which MLX computes lazily, and store the attention scores.
 
         Args:
             hidden: Hidden states (n, …, D).

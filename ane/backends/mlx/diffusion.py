@@ -21,7 +21,7 @@ BUCKETS, EXACT, FURTHEST = 16, 8, 64
 
 
 def distance_buckets(length: int) -> np.ndarray:
-    """Return the bucket of T5's relative position bias for each pair of positions, (query, key) int64."""
+    """Return, for each pair of positions (query, key), the index of its bias in T5's relative position bias, int64."""
     offset = np.arange(length)[:, None] - np.arange(length)
     distance = np.abs(offset)
     log = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(EXACT)) / np.float32(
@@ -32,7 +32,7 @@ def distance_buckets(length: int) -> np.ndarray:
 
 
 class _Weights:
-    """Makes layers from those tensors of a state dict whose keys start with ``prefix``."""
+    """Makes MLX layers from the tensors of a state dict whose keys start with ``prefix``."""
 
     def __init__(self, tensors: Parameters, dtype: mx.Dtype, prefix: str = ""):
         self.tensors, self.dtype, self.prefix = tensors, dtype, prefix

@@ -47,7 +47,7 @@ def on_owner(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def device_name() -> str:
-    """Return "gpu" if MLX computes on Apple's GPU, and "cpu" if it does not."""
+    """Return "gpu" if MLX computes on Apple's GPU, and otherwise "cpu"."""
     from mlx import core as mx
 
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"

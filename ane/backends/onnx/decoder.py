@@ -148,7 +148,9 @@ class OnnxDecoder(Decoder):
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
-        """Return a bound call for a step. If one of the kept calls fits, return that call.
+        """Return a call that is bound to the tensors of a step.
+
+        If an earlier call has the same tensors, return this call.
 
         Args:
             n: Number of lanes in the step.
@@ -229,7 +231,7 @@ class OnnxDecoder(Decoder):
         }
 
     def _larger(self, caches: Caches, length: int) -> Caches:
-        """Copy caches to caches with ``length`` positions, which is more than they have."""
+        """Copy caches to new, larger caches with ``length`` positions."""
         larger = self._caches(caches[0].shape[1], length)
         for new, old in zip(larger, caches, strict=True):
             new[..., : old.shape[3], :] = old
@@ -238,8 +240,8 @@ class OnnxDecoder(Decoder):
     def _reserve_prefix(self, positions: int) -> None:
         """Make room for prefixes of at least this many positions. All prefixes get the same room.
 
-        A mask hides positions that a prefix does not use. TensorRT needs an engine for each length and takes minutes to
-        build an engine. For TensorRT, the length is therefore rounded up to a bucket.
+        A mask hides positions that a prefix does not use. TensorRT needs an engine for each range of lengths, and takes
+        minutes to build an engine. For TensorRT, the length is therefore rounded up to the end of a range.
         """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = max(positions, limit)
@@ -271,8 +273,8 @@ def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.
         prefixes: Number of prefixes.
 
     Returns:
-        Two arrays: the lanes of each prefix, (prefixes, rows) int64, where lane 0 fills the unused places. And for each
-        lane, its index in the flattened first array, (n,) int64.
+        Two arrays. The first array has the lanes of each prefix, (prefixes, rows) int64, with 0 in unused places. The
+        second array has the index of each lane in the flattened first array, (n,) int64.
     """
     groups = [np.flatnonzero(indices == index) for index in range(prefixes)]
     rows = max(map(len, groups))

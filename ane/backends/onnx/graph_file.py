@@ -78,7 +78,7 @@ class GraphBackend(Backend):
         self._graphs: dict[int | None, GraphFunction] = {}
 
     def graph(self, threads: int | None) -> GraphFunction:
-        """Return the graph, loaded so that a call uses this many threads.
+        """Load the graph so that a call uses this many threads, and return it.
 
         Raises:
             UserError: The graph is missing or damaged.

@@ -271,9 +271,10 @@ def version_problem(device: str, versions: GpuVersions) -> str:
 
 
 def load_libraries(ort: Any, tensorrt: bool = False) -> str:
-    """Load the libraries of CUDA, cuDNN and, if ``tensorrt``, TensorRT that pip has installed. Call before any session.
+    """Load the libraries of CUDA and cuDNN that pip has installed, and TensorRT's libraries if ``tensorrt`` is true.
 
-    Without this call, the system's loader does not find pip's libraries. A second call has no effect.
+    Call this function before you create a session, because the system's loader does not find pip's libraries. A second
+    call has no effect.
 
     Returns:
         The first library that does not load and the reason, in one line. "" means that all libraries load.

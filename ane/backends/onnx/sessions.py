@@ -92,14 +92,17 @@ class SessionCache:
         self._loaded: dict[SessionKey, GraphSessions] = {}
 
     def of(self, key: SessionKey) -> GraphSessions:
-        """Return the sessions of a graph, and load the first one if necessary. Raises UserError if it does not load."""
+        """Return the sessions of a graph, and load its first session if necessary. Raises UserError if that fails."""
         with self._loading:
             if key not in self._loaded:
                 self._loaded[key] = GraphSessions(partial(self._load, key))
             return self._loaded[key]
 
     def get(self, key: SessionKey) -> Any:
-        """Return the first session of a graph, for a backend that only one thread calls. Errors: ``of``."""
+        """Return the first session of a graph, for a backend that only one thread calls.
+
+        Raises the errors of ``of``.
+        """
         return self.of(key).first
 
     def binding(self, call: "BoundCall") -> Any:

@@ -190,7 +190,10 @@ class PackagedBackend(PackagedEngine):
         return FunctionSet(partial(self.functions, network), partial(self.table, network))
 
     def row_limit(self, stage: str) -> RowLimit:
-        """Return the largest bucket of a stage. Without a package for the stage's network, there is no limit."""
+        """Return the longest row that a stage's functions take.
+
+        If the stage's network has no package, there is no limit.
+        """
         declared = self.stages.calls[stage]
         package = self.packages.get(declared.network)
         records = package.functions.values() if package else ()
@@ -252,7 +255,10 @@ class PackagedBackend(PackagedEngine):
         return self._units[network]
 
     def _load(self, network: str) -> None:
-        """Check the files of the package. Functions load later, because the text decides which of them are needed."""
+        """Check the files of the network's package.
+
+        Functions load later, because the text decides which of them are needed.
+        """
         self.verified_package(network)
 
     def _unload(self, network: str) -> None:

@@ -30,15 +30,16 @@ NO_MEMORY: dict[str, np.ndarray] = {}  # memory inputs of a network without cros
 
 
 class PackagedDecoder(Decoder):
-    """A decoder on the functions of a package: "prefill" and "step", or "prefill", "state" and "store".
+    """A decoder that runs the functions of a package.
 
-    ``prefill`` raises UserError if no function has enough slots for a lane and its prefix.
+    Their kinds are "prefill" and "step", or "prefill", "state" and "store". ``prefill`` raises UserError if no function
+    has enough slots for a lane and its prefix.
 
     Args:
         prefills: Functions that compute a whole prefix in one call, without a cache. If a prefix is too long for all of
             them, ``steps`` compute it.
-        steps: Functions that read a pool. All are of the kind "step", whose pool is in NumPy arrays, or all are of the
-            kind "state", whose pool is inside Core ML.
+        steps: Functions that read the kv-cache. All are of the kind "step", which read it from NumPy arrays, or all are
+            of the kind "state", which read it inside Core ML.
         stores: Functions that write to a state, one for each number of slots in a state.
         lanes, capacity, prefixes, max_prefix_length: See ``ane.backends.base.Backend.decoder``.
         geometry: Number of layers, number of heads and head width of the network.

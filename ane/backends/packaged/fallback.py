@@ -41,11 +41,11 @@ class PlacementPolicy:
         self.by_function = dict.fromkeys(package.functions, chosen or runtime.default_units(package.compute_units))
 
     def of_kind(self, *kinds: str) -> list[str]:
-        """List the names of the functions of these kinds that are still in use."""
+        """List the functions of these kinds that are still in use, by name."""
         return [name for name in self.by_function if self.package.functions[name].kind in kinds]
 
     def replaces_state(self, error: UserError) -> bool:
-        """Return whether the function that failed needs a state, and the host can keep the kv-cache instead."""
+        """Return whether the failed function needs a Core ML state, and the host can keep the kv-cache instead."""
         name = getattr(error, "function", "")
         return name in self.of_kind(*ON_A_STATE) and bool(self.of_kind("step"))
 
@@ -80,8 +80,8 @@ class RetryingProxy:
 
     Args:
         bind: Function that creates the object.
-        move_on: Function that takes the error and changes where the next object from ``bind`` runs. It raises the error
-            if the object has failed everywhere.
+        move_on: Function that takes the error, and changes on which engine or units the next object from ``bind`` runs.
+            It raises the error if there is no engine left.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
@@ -165,7 +165,10 @@ class FallbackDecoder(RetryingProxy, Decoder):
 
 
 def attempt(work: Callable[[], Any], move_on: MoveOn) -> Any:
-    """Call ``work`` and return its result. If it raises UserError, pass the error to ``move_on`` and try again."""
+    """Call ``work`` and return its result.
+
+    If ``work`` raises UserError, pass the error to ``move_on`` and try again.
+    """
     while True:
         try:
             return work()

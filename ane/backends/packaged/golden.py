@@ -41,12 +41,12 @@ Predict = Callable[[Arrays, Any], Arrays]  # (inputs, state) → outputs
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """The golden case of one function.
+    """The golden case of one function: a test with stored inputs and outputs that comes with the package.
 
     Attributes:
         calls: For each call, the name of the function and its inputs.
         expected: Expected outputs of the last call, cut by ``samples``, by name.
-        threshold: Smallest signal-to-noise ratio, in dB, that each output may have relative to the expected output.
+        threshold: Smallest signal-to-noise ratio to the expected output, in dB, that an output may have.
     """
 
     calls: Sequence[tuple[str, Arrays]]
@@ -148,7 +148,7 @@ def narrowed(array: np.ndarray) -> np.ndarray:
 
 
 def widened(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Repeat the columns that ``narrowed`` kept, until the input has this shape."""
+    """Repeat the columns of an input, which ``narrowed`` has cut, until the input has this shape."""
     missing = shape[-1] - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)], mode="wrap") if missing else array
 

@@ -94,7 +94,7 @@ class SlotPool(ABC):
 
     @abstractmethod
     def reserve(self, count: int) -> np.ndarray:
-        """Return ``count`` free slots, in which the next call stores its columns."""
+        """Return ``count`` free slots of the kv-cache, in which the next call stores its columns."""
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
@@ -196,7 +196,7 @@ class SlotPool(ABC):
             columns: Columns (n, T, D).
             lengths: Number of own positions that each lane already has, (n,).
             lanes: Indices of the lanes, (n,).
-            prefixes: Owner of the slots with each lane's prefix, (n,).
+            prefixes: Owner number of each lane's prefix, (n,).
             memory: Inputs with the keys and values to cross-attend to.
         """
         n, T, D = columns.shape
@@ -259,9 +259,9 @@ class SlotPool(ABC):
             columns: Columns (n, D).
             owners: Owner of each column: a lane or a prefix, (n,).
             positions: Position of each column in its owner, (n,).
-            prefixes: Owner of the slots with the prefix that each column attends to, (n,).
-            before: For each column, a number, (n,). The column attends to the stored positions of its owner that are
-                less than its number.
+            prefixes: Owner number of the prefix to which each column attends, (n,).
+            before: Number of the owner's stored positions to which each column attends, beginning with position 0,
+                (n,).
             visible_columns: Whether a column (row) attends to another column of this call, (n, n).
             memory: Inputs with the keys and values to cross-attend to.
 

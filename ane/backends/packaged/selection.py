@@ -27,9 +27,9 @@ def select_packages(
 
     Args:
         model: The bundle.
-        precision: Precision of the packages. Some networks cannot be stored in every precision. For such a network, the
-            precision that the converter uses instead is chosen. "auto" means the first package of a network, except
-            that for ONNX a package is preferred if the device itself, and not the CPU, computes its precision.
+        precision: Precision of the packages. If a network cannot be stored in this precision, the function chooses the
+            precision that the converter uses in its place. "auto" means the first package of a network. For ONNX,
+            "auto" prefers a package whose precision the device computes itself, instead of leaving it to the CPU.
         packages: Packages to choose from. ``None`` means the packages of the bundle.
         format: Format of the packages, "coreml" or "onnx".
         device: Name of ONNX Runtime's device.

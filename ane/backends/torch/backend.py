@@ -186,7 +186,7 @@ class TorchBackend(Backend):
         """Run a stage that the model declares, and return its output.
 
         Raises:
-            TypeError: An input's name, rank, size or dtype differs from the declared one.
+            TypeError: An input has another name, rank, size or dtype than the stage declares.
             UserError: An input contains NaN or an infinite value, or memory runs out.
         """
         declared = self.stages.calls[stage]
@@ -265,7 +265,7 @@ class TorchBackend(Backend):
             self.network(name)
 
     def release(self, *networks: str) -> None:
-        """Unload these networks, or all networks if you name none. A backend with ``keep`` unloads nothing."""
+        """Unload these networks. If you name none, unload all networks. A backend with ``keep`` unloads nothing."""
         if self.keep:
             return
         for name in networks or tuple(self._networks):

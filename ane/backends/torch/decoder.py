@@ -125,10 +125,10 @@ class TorchDecoder(Decoder):
         return self._run_network(columns, store, partial(self._attend_memory, stored))
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
-        """Run new columns (n, T, width) of n lanes → hidden states (n, T, width).
+        """Compute the hidden states (n, T, width) of n lanes' new columns.
 
         Args:
-            columns: Columns to run.
+            columns: New columns, (n, T, width).
             first_lane: Index of the first of the n lanes.
             lengths: Number of own positions that each lane already has, (n,).
             indices: Index of each lane's prefix, (n,).
@@ -248,7 +248,7 @@ class PrefixScores:
         self._scores.append(scores.float().numpy()[:, :, -1].take(self.heads[layer], 1))
 
     def take(self) -> np.ndarray:
-        """Return the stored scores, (n, heads, P) float32, and forget them."""
+        """Return the stored scores, (n, heads, P) float32, and clear them."""
         scores, self._scores = np.concatenate(self._scores, axis=1), []
         return scores
 
@@ -350,7 +350,10 @@ class LanesByPrefix:
         return cache[self.low : self.high, :, : self.longest].flatten(0, 1)
 
     def rows(self, x: Tensor) -> Tensor:
-        """Reorder x (n, heads, T, w) → (prefixes·heads, rows, w). Lanes of the same prefix become adjacent rows."""
+        """Reorder x from (n, heads, T, w) to (prefixes·heads, rows, w).
+
+        Lanes with the same prefix become adjacent rows.
+        """
         n, heads, T, width = x.shape
         x = (
             x.transpose(0, 1).reshape(heads, n * T, width)
@@ -360,7 +363,7 @@ class LanesByPrefix:
         return F.pad(x, (0, 0, 0, self.padding)) if self.padding else x
 
     def lanes(self, x: Tensor) -> Tensor:
-        """Reorder x (prefixes·heads, rows, w) → (n, heads, T, w). This is the inverse of ``rows``."""
+        """Reorder x from (prefixes·heads, rows, w) to (n, heads, T, w). This is the inverse of ``rows``."""
         x = x[:, : x.shape[1] - self.padding].unflatten(1, (-1, self.columns))
         return x.transpose(0, 1) if self.scatter is None else x.unflatten(0, (-1, self.heads))[self.scatter]
 

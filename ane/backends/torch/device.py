@@ -52,7 +52,7 @@ class CudaProblem:
 
 
 def cuda_problem() -> CudaProblem | None:
-    """Try to compute on CUDA. Return why torch cannot, or ``None`` if it can."""
+    """Try to compute on CUDA. Return why torch cannot use CUDA, or ``None`` if it can."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hides torch's own warning about the problem
         try:

@@ -31,7 +31,7 @@ from ane.backends.torch.linear import (
 
 
 class Int8FrameConv(nn.Module):
-    """An int8 convolution, (R, L, C) → (R, L, O) float32. It multiplies the window around every frame by a matrix.
+    """An int8 convolution, (R, L, C) → (R, L, O) float32, as a matrix product with the window around every frame.
 
     Every window is quantised from its own minimum to its own maximum.
 

@@ -126,7 +126,10 @@ class AttentionCall:
             setattr(self.arguments, name, cache.data_ptr() + layer * bytes_of_layer(cache))
 
     def scores(self, layer: int) -> Tensor | None:
-        """Allocate a tensor for a layer's scores, (n, heads, 1, positions). Returns ``None`` if nobody records them."""
+        """Allocate a tensor for a layer's scores, (n, heads, 1, positions).
+
+        Returns ``None`` if nobody records scores.
+        """
         if self.recorder is None or layer not in self.recorder.heads:
             return None
         return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"), **HOST_FLOATS)

@@ -79,14 +79,17 @@ class FrameRows:
 
     @classmethod
     def of(cls, packing: Any) -> "FrameRows":
-        """Return the layout of a ``Packing``, in which every utterance has ``rows`` rows of equal length."""
+        """Convert a ``Packing`` to the layout that the kernels need.
+
+        In a ``Packing``, each utterance has ``rows`` rows of equal length.
+        """
         return cls([length for length in packing.lengths for _ in range(packing.rows)])
 
     def frames(self, x: Tensor, channels: int) -> Tensor:
-        """Convert x to contiguous float32, which the library reads.
+        """Convert x to contiguous float32, as the compiled kernels need it.
 
         Raises:
-            ValueError: x does not have exactly these frames and channels, so the library would read beyond it.
+            ValueError: x does not have exactly these frames and channels, so the kernels would read beyond its end.
         """
         if x.shape != (self.lengths.sum(), channels) or not len(x) or not self.lengths.all():
             raise ValueError(

@@ -59,7 +59,10 @@ def prepacking(weights: str) -> Prepacking | None:
 
 
 def bf16_packing() -> Callable[..., nn.Module]:
-    """Return the class of layers with bfloat16 weights, for a CPU with AVX-512 bf16. It takes an ``output`` dtype."""
+    """Return the class of layers with bfloat16 weights for this CPU, which has AVX-512 bf16.
+
+    The class takes the dtype of the output as ``output``.
+    """
     return partial(ConvolutionLinear if torch.cpu._is_amx_tile_supported() else PackedLinear, dtype=torch.bfloat16)
 
 
@@ -79,7 +82,7 @@ def has_one_dnn() -> bool:
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
-    """Choose the layer with the smallest weights that represents weights stored in this precision exactly."""
+    """Choose the class of linear layer with the smallest weights that are exact for weights in this precision."""
     if stored != "fp32" and library() is None and has_fbgemm():
         return HalfWeightLinear
     return prepacking("fp32" if stored == "fp32" or library() is None else "fp16")
@@ -108,9 +111,9 @@ def transposed(layer: nn.Module) -> bool:
 
 
 class HalfPrecisionLinear(nn.Module):
-    """Computes ``F.linear`` in half precision, with a weight (out, in).
+    """Computes ``F.linear`` in half precision, with a weight stored as (out, in).
 
-    With a weight (in, out), ``F.linear`` is 1.6 to 50 times slower.
+    With a weight stored as (in, out), ``F.linear`` would take 1.6 to 50 times as long.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):

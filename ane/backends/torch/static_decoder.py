@@ -165,10 +165,10 @@ class StaticDecoder(TorchDecoder):
         return requested
 
     def _advance(self, bucket: int) -> None:
-        """Compute a step on tensors at fixed addresses. The kernels and their addresses depend only on the bucket.
+        """Compute a step on tensors at fixed addresses. The kernels and the addresses depend only on ``bucket``.
 
-        If a longer prefix makes the decoder allocate the prefixes again, their addresses change. The key of the runner
-        contains ``prefix_capacity``, so no older graph is replayed then.
+        If a longer prefix makes the decoder allocate a larger cache for prefixes, addresses change. The key of the
+        runner contains ``prefix_capacity``, so the runner does not replay an older graph in this case.
         """
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)

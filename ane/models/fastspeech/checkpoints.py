@@ -195,7 +195,7 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
 
 
 def check_positions(entries: Entries, config: FastSpeechConfig, path: Path) -> None:
-    """Raise UserError if a stored position table differs from the table that the networks compute instead."""
+    """Raise UserError if a stored table of positions differs from the table that our networks compute."""
     expected = torch.cat([torch.zeros(1, config.d_model), position_table(config.max_seq_len, config.d_model)])
     for side in SIDES:
         key = f"{side}.position.weight"

@@ -32,7 +32,7 @@ class WideNorm(nn.LayerNorm):
 class HeadAttention(nn.Module):
     """Scaled dot-product attention with q, k and v (B, h, T, 64). Returns (B, T, h · 64).
 
-    ``bias`` (B, 1, 1, T) is added to the scores.
+    The layer adds ``bias`` (B, 1, 1, T) to the scores.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -52,7 +52,10 @@ class Residual(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention, then a residual and a norm: (B, T, C) → (B, T, C). The result is 0 at padding."""
+    """Multi-head self-attention with a residual connection and a norm: (B, T, C) → (B, T, C).
+
+    It returns 0 at padding.
+    """
 
     def __init__(self, width: int, heads: int):
         super().__init__()

@@ -88,7 +88,10 @@ class FastSpeechSynthesizer(Speaker):
     def rendered(
         self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext, first: Sequence[int]
     ) -> RenderedChunk:
-        """Prepare the sound of a chunk from its mel, and report the chunk's facts. ``first`` is as in ``vocoded``."""
+        """Prepare the sound of a chunk from its mel, and report facts about the chunk.
+
+        For ``first``, see ``vocoded``.
+        """
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         rendered = RenderedChunk(part.chunk, context.timeline.record_each("vocode", self.vocoded(mel, first)))
         rendered.report(
@@ -137,7 +140,10 @@ class FastSpeechSynthesizer(Speaker):
         return done
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings, speed: float) -> list[SymbolChunk]:
-        """Split a chunk that takes too many frames. Raises UserError if it is one word, or the settings forbid it."""
+        """Split a chunk with too many frames.
+
+        Raises UserError if the chunk is one word, or if the settings forbid splitting.
+        """
         pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols, settings.pause)
         if len(pieces) < 2:
             advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
@@ -150,7 +156,7 @@ class FastSpeechSynthesizer(Speaker):
     def encode_batch(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float
     ) -> list[EncodedChunk]:
-        """Run the text stage once on all these chunks, padded to the longest one."""
+        """Run the text stage once on all these chunks, padded to the length of the longest chunk."""
         lengths = np.array([len(chunk.ids) for chunk in chunks])
         ids = np.zeros((len(chunks), lengths.max()), np.int64)
         for row, chunk in zip(ids, chunks, strict=True):
@@ -166,7 +172,10 @@ class FastSpeechSynthesizer(Speaker):
     def mels(
         self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, context: SpeechContext
     ) -> Iterator[np.ndarray]:
-        """Compute the mel of each chunk, (M, L) float32, and yield the mels in order. A pass takes several chunks."""
+        """Compute the mel of each chunk, (M, L) float32, and yield the mels in order.
+
+        One pass computes several chunks.
+        """
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
             batch = parts[start : start + settings.batch]

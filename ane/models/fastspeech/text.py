@@ -79,7 +79,7 @@ def _letter_ids(text: str) -> list[int]:
 
 @dataclass(eq=False)
 class SymbolChunk(Chunk):
-    """A piece of text that the model speaks in one pass, as symbols."""
+    """A piece of text that the model speaks in one pass, with the ids of its symbols."""
 
     ids: np.ndarray  # (T,) int64, T ≥ 1
 
@@ -104,7 +104,7 @@ def split_into_symbols(
 
 
 def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk]:
-    """Split a chunk into parts of about half its length. Returns a chunk unchanged if it cannot be split."""
+    """Split a chunk into parts of about half its length. If this is impossible, return only the chunk."""
     parts = split_into_symbols(chunk.text, halves(len(chunk.text)), most, pause)
     if len(parts) < 2:
         return [chunk]

@@ -88,8 +88,8 @@ class PhonemeEncoder(nn.Module):
 class ProsodyNet(nn.Module):
     """Predicts durations from phonemes, and f0 and energy from the phonemes' states.
 
-    After predicting the durations, the host repeats each state for the duration of its phoneme. The network then
-    predicts f0 and energy.
+    The caller of the network repeats each state for the predicted duration of its phoneme. From the repeated states,
+    the network predicts f0 and energy.
     """
 
     def __init__(self, config: HibariConfig):
@@ -112,7 +112,10 @@ class ProsodyNet(nn.Module):
 
 
 class SpectrumDecoder(FrameDecoder):
-    """The phoneme encoder for the sound, and a decoder that makes spectra from repeated states, log f0 and energy."""
+    """The part of Hibari for the sound: a phoneme encoder, and a decoder that predicts spectra.
+
+    The decoder takes the encoder's states, repeated for the frames of their phonemes, with log f0 and energy.
+    """
 
     def __init__(self, config: HibariConfig):
         super().__init__(

@@ -195,7 +195,7 @@ def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
 
 
 def config_of(graph: GraphProto, weights: Mapping[str, np.ndarray]) -> HibariConfig:
-    """Derive the sizes of a voice's network from its parameters. Raises KeyError if one is missing."""
+    """Derive the sizes of a voice's network from its parameters. Raises KeyError if a parameter is missing."""
     norms = Counter(node.input[1] for node in graph.node if node.op_type == "LayerNormalization")
     symbols, width = weights["m.text.emb.weight"].shape
     return HibariConfig(

@@ -148,7 +148,10 @@ def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarra
 
 
 def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
-    """Build a stage around a part of the published graph. The stage removes padding, and adds it again at the end."""
+    """Build the graph of a stage around a part of the published graph.
+
+    It removes padding first and adds it again at the end.
+    """
     nodes, constants = list(part.node), list(part.initializer)
 
     def constant(name: str, value: np.ndarray) -> str:
@@ -254,7 +257,7 @@ def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[in
 def share_weights(
     graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]], file: str
 ) -> None:
-    """Replace the graph's weights by references to a safetensors file, in which int8 weights are transposed.
+    """Replace the graph's weights by references to a safetensors file. This file has int8 weights transposed.
 
     Raises:
         ValueError: A weight is not in the file.

@@ -142,7 +142,7 @@ def decade_words(match: re.Match[str]) -> str:
 def grouped_number_words(match: re.Match[str]) -> str:
     """Spell a number with commas: "1,234.50" → "one thousand two hundred thirty-four point five zero".
 
-    Long whole numbers lose digits, because KittenTTS converts them to a float.
+    Long whole numbers lose digits, as in KittenTTS, which converts them to a float.
     """
     number = match[0].replace(",", "")
     if "." in number:
@@ -343,7 +343,7 @@ def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
 
     Every run of ".", "!" and "?" ends a chunk and is dropped, even in "3.14". A sentence of more than ``maximum``
     characters is split between words, but a word is never split. A chunk that ends without a punctuation mark gets a
-    comma. A text of nothing but ".", "!" and "?" has no chunks.
+    comma. If a text consists only of ".", "!" and "?", there are no chunks.
     """
     sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
     return [
@@ -356,7 +356,7 @@ def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
 def _fill(sentence: str, maximum: int) -> list[str]:
     """Split a sentence between words into pieces of at most ``maximum`` characters.
 
-    As in KittenTTS, the first word counts as one character more.
+    As in KittenTTS, the first word counts one character too many.
     """
     if len(sentence) <= maximum:
         return [sentence]

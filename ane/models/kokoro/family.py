@@ -89,7 +89,7 @@ def read_voices(path: Path) -> StyleVoices:
 
 
 def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]:
-    """Find the id of each character: in a file of the folder, in the graph's metadata, or in ``VOCABULARY``.
+    """Find the vocabulary (character to id) in a file of the folder, in the graph's metadata, or in ``VOCABULARY``.
 
     Raises:
         UserError: A file is damaged.

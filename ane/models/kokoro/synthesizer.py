@@ -24,7 +24,7 @@ SILENCE = 1e-6  # a frame is silent below this share of the loudest frame's powe
 class KokoroSynthesizer(StyleSpeaker):
     """A Kokoro model. It speaks American or British English, depending on the voice.
 
-    The same text and voice give the same sound.
+    The same text and voice always result in the same sound.
     """
 
     settings, speeds = KokoroSettings, (0.5, 2.0)

@@ -41,7 +41,7 @@ def run_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) 
     """Run the graph for one text. Backends call this as ``Stage.packaged``.
 
     Raises:
-        UserError: The graph returns something else than one waveform, or NaN or infinite samples.
+        UserError: The graph does not return one waveform, or samples are NaN or infinite.
     """
     [graph] = package.functions(stage)
     tokens = TOKENS if TOKENS in graph.inputs else "input_ids"

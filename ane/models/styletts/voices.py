@@ -21,8 +21,8 @@ class StyleVoices:
     Attributes:
         tables: Table of each voice, (rows, 256) float32. A row is the style for one length of text.
         preferred: Name of the default voice. The model may lack it.
-        aliases: Name of the table for each friendly name.
-        speed_priors: Factor by which the speed is multiplied, for each table.
+        aliases: Name of the table, by friendly name.
+        speed_priors: Factor by which to multiply the speed, by name of the table.
     """
 
     tables: Mapping[str, np.ndarray]

@@ -123,7 +123,7 @@ def find_files(path: Path) -> dict[str, Path]:
 
 
 def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -> None:
-    """Raise UserError if a network that speech needs is neither in the files nor in ``base``."""
+    """Raise UserError unless every network that speech needs is in the files or in ``base``."""
     missing = [
         name for name in REQUIRED if name not in files and not (base and set(networks_of(name)) <= set(base.networks))
     ]
@@ -146,7 +146,7 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -
 
 
 def is_official_config(path: Path) -> bool:
-    """Return whether a config.json has the layout that we read, ours or upstream's.
+    """Return whether a config.json has our layout or upstream's layout.
 
     Coqui, BigVGAN and transformers have files of the same name with other contents.
     """

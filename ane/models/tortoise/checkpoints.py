@@ -121,7 +121,7 @@ def import_tortoise(
         surplus.refuse_unknown()
 
     def tensors(network: str) -> dict[str, torch.Tensor]:
-        """Read a network's state dict. Tensors are not copied, except those that weight normalisation computes."""
+        """Read a network's state dict. It has copies only of the tensors that weight normalisation computes."""
         if network not in own:
             return base.tensors(network)
         file = files[NETWORKS[network].file]
@@ -152,7 +152,10 @@ def import_tortoise(
 
 
 def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tuple[dict[str, Path], Path]:
-    """Find the checkpoints, by official file name, and their directory. Raises UserError if a needed one is missing."""
+    """Find the checkpoints, by official file name, and their directory.
+
+    Raises UserError if a necessary file is missing.
+    """
     files = find_files(path)
     check_complete(path, files, base)
     folder = next(iter(files.values()), path).parent

@@ -249,7 +249,7 @@ def make_lanes(
 
 
 def check_codes(max_codes: int, limit: int) -> None:
-    """Raise UserError if ``max_codes`` exceeds ``limit``, the number of codes that a lane has room for."""
+    """Raise UserError if ``max_codes`` is more than ``limit``, the number of codes that fit on a decoder lane."""
     if not 1 <= max_codes <= limit:
         raise UserError(
             f"max_codes must be from 1 to {limit}, the number of positions of this decoder, got {max_codes}",

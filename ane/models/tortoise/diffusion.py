@@ -31,9 +31,9 @@ StepProgress = Callable[[int, int], None]  # takes the number of steps that are 
 
 
 def frame_count(latents: int) -> int:
-    """Return how many mel frames at 24 kHz belong to ``latents`` latents, rounded as in upstream.
+    """Return how many mel frames at 24 kHz have the length of ``latents`` latents, rounded as in upstream.
 
-    A latent has four frames at 22.05 kHz.
+    A latent is as long as four mel frames at 22.05 kHz.
     """
     return latents * 4 * 24000 // 22050
 
@@ -177,7 +177,7 @@ def spectrograms(
 def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
     """Group consecutive utterances into batches of at most ``limit`` frames.
 
-    A longer utterance is the only one in its batch.
+    An utterance with more than ``limit`` frames is alone in its batch.
 
     Returns the indices of each batch's utterances.
     """
@@ -272,7 +272,7 @@ class WindowedDiffusion:
             yield self._cross_faded(max(self.first, min(self.start, received - self.size)), received)
 
     def _cross_faded(self, start: int, stop: int) -> np.ndarray:
-        """Diffuse latents ``start`` to ``stop``, and cross-fade the mel with the end of the previous window."""
+        """Turn latents ``start`` to ``stop`` into a mel, and cross-fade the mel with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
         self.noise.start_window(frame_count(start))
         latents = self.latents[start - self.first : stop - self.first]
@@ -289,7 +289,10 @@ class WindowedDiffusion:
 
 
 class OverlappingNoise:
-    """Draws the noise of windows like a random generator, but repeats the previous window's noise in the overlap."""
+    """Draws the noise of windows like a random generator.
+
+    Where two windows overlap, it returns the same noise twice.
+    """
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng

@@ -72,7 +72,7 @@ class DecodingSignals:
 
 
 class DiffusedSound:
-    """Makes sound from latents that arrive incrementally: diffuses them in windows, then runs a vocoder on the mels."""
+    """Makes sound from latents that arrive in pieces. It runs the diffusion in windows, then a vocoder on the mels."""
 
     def __init__(
         self, windows: WindowedDiffusion, vocoder: UnivnetSound | Windowed | SourceFilterSound, timeline: Timeline
@@ -99,8 +99,8 @@ class Rendering:
         backend: Backend that runs the model's networks.
         chunks: Chunks of the text, in order.
         request: Request, whose seed and settings are set.
-        context: Object that takes progress and timings. It also holds the decoder's lanes if several streams share
-            them.
+        context: Object that records progress and times. If several streams share the decoder's lanes, it also has these
+            lanes.
         timer: Object that times the spoken words. ``None`` means that words get no times.
     """
 
@@ -192,7 +192,10 @@ class Rendering:
         return mels
 
     def _spectrograms(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
-        """Diffuse every candidate to a mel (100, L). All the chunks must have the same voice."""
+        """Turn the latents of every candidate into a mel (100, L) by diffusion.
+
+        All the chunks must have the same voice.
+        """
         chunks = [(rendered.chunk, rank) for rendered, best in made for rank in range(len(best))]
         with self.timeline.record("diffuse"):
             mels = spectrograms(
@@ -240,7 +243,8 @@ class Rendering:
     def _streamed_sound(self, rendered: RenderedChunk, index: int, lanes: Lanes) -> Iterator[np.ndarray]:
         """Yield the sound of a chunk.
 
-        A single candidate sounds while it is decoded, and several candidates must be ranked first.
+        If there is only one candidate, its sound comes while the decoder samples its codes. If there are several, the
+        method first decodes and ranks all of them.
         """
         chunk: Any = rendered.chunk
         sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0
@@ -303,7 +307,7 @@ class Rendering:
         return Prompt(chunk.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
 
     def _most_codes(self, chunk: TokenChunk) -> int:
-        """Return the largest number of codes of a chunk's candidate: ``max_codes``, or less if its words are few."""
+        """Return how many codes a chunk's candidate may have: ``max_codes``, or fewer if the chunk has few words."""
         most, per_word = self.settings.sampling.max_codes, self.settings.codes_per_word
         return most if per_word is None else min(most, math.ceil(per_word * chunk.words))
 

@@ -80,7 +80,10 @@ def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) 
 
 
 def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids that can be sampled, ascending, and their probabilities. Takes what ``process_scores`` takes."""
+    """Return the ids that can be sampled, ascending, and their probabilities.
+
+    The arguments are as for ``process_scores``.
+    """
     scores = process_scores(scores, history, sampling)
     ids = np.flatnonzero(scores > -np.inf)
     return ids, np.exp(log_softmax(scores[ids]))

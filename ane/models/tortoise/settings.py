@@ -227,7 +227,10 @@ def default_preset(model: Mapping[str, Any] | None = None) -> str:
 
 
 def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Check a model's settings, and return them as fields of ``TortoiseSettings``. Raises UserError if one is bad."""
+    """Check a model's settings, and return them as fields of ``TortoiseSettings``.
+
+    Raises UserError if one is invalid.
+    """
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
     unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser", "codes_per_word"}))

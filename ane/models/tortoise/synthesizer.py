@@ -80,7 +80,7 @@ class TortoiseSpeaker(Speaker):
         return voice
 
     def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:
-        """Load or make the voice that a name, a path or a mix describes. A ``Voice`` is only checked.
+        """Load or make the voice that a name, a path or a mix describes. If ``voice`` is a ``Voice``, only check it.
 
         Raises:
             UserError: The voice does not exist, does not suit this model, or belongs to another model.

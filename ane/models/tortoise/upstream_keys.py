@@ -46,7 +46,7 @@ def lacks_network(name: str, entries: Entries) -> bool:
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
     """Find the entries of a file from which each parameter of network ``name`` is computed (``sources``).
 
-    Returns the names of these entries for each key of the network.
+    Returns the names of the entries, by the network's key.
 
     Raises:
         UserError: A key is missing, is not a float tensor, or has another shape than in the network.
@@ -353,7 +353,7 @@ def official_entries(entries: Mapping[str, Any], heads: int) -> dict[str, Any]:
 
 
 def _join(renamed: dict[str, Any], key: str, parts: list[Any], heads: int) -> None:
-    """Join the weights of q, k and v to one tensor.
+    """Join the weights of q, k and v into one tensor, in the order that the network needs.
 
     In GPT-2, all of q comes first, then k, then v. In the conditioning encoder, each head has its q, k and v together.
     """

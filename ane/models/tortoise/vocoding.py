@@ -73,7 +73,10 @@ class UnivnetSound:
         self.ahead = draw_noise(rng, config, SILENT_FRAMES)
 
         def run(columns: np.ndarray) -> np.ndarray:
-            """Vocode columns, which hold the mel and its noise. ``ahead`` affects the sound only in the last call."""
+            """Make sound from columns, which have the mel and its noise.
+
+            ``ahead`` affects the sound only in the last call.
+            """
             mel, noise = np.split(columns, [config.n_mel_channels])
             noise = np.concatenate((noise, self.ahead), axis=1)
             return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
@@ -156,13 +159,13 @@ def vocoder_of(networks: Collection[str], diffused: bool) -> str:
 
 
 def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:
-    """Feed the last latents or mel frames to a vocoder object, and yield all the sound that remains."""
+    """Pass the last latents or mel frames to a vocoder object, and yield all its remaining sound."""
     yield from source.feed(columns)
     yield from source.finish()
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
-    """Make the sound of latents (N, D) with one call of HiFi-GAN."""
+    """Turn latents (N, D) into sound with one call of HiFi-GAN."""
     return backend.run("hifigan", frames=interpolate_latents(latents)[None], conditioning=conditioning)[0, 0]
 
 
@@ -177,7 +180,7 @@ def interpolate_latents(latents: np.ndarray) -> np.ndarray:
 
 
 class LatentInterpolation:
-    """Interpolates latents that arrive incrementally. Its results equal those of ``interpolate_latents``."""
+    """Interpolates latents that arrive in pieces. The frames have the same values as with ``interpolate_latents``."""
 
     def __init__(self) -> None:
         self._stages = [LinearInterpolation(scale) for scale in SCALES]
@@ -210,7 +213,7 @@ class LinearInterpolation:
         self.first = self.done = 0  # index of the first of ``columns``, and number of outputs returned
 
     def feed(self, columns: np.ndarray | None, ended: bool) -> np.ndarray:
-        """Append columns (C, n), and return the new outputs (C, m) that lie between received columns.
+        """Append columns (C, n), and return the new outputs (C, m) that need no later columns.
 
         If no more columns follow (``ended``), this returns all remaining outputs: ⌊n·scale⌋ for n columns in total.
         """

@@ -140,7 +140,10 @@ def without_delay(attention: np.ndarray, codes: int) -> np.ndarray:
 
 
 def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the monotonic path with most attention. Returns each code's first and last token on it, each (T,) int64."""
+    """Find the path with most attention that only moves forward.
+
+    Returns the first and last token of each code, (T,) int64.
+    """
     rows, tokens = warping_path(-attention.astype(np.float64))
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     return tokens[starts], tokens[np.append(starts[1:], len(rows)) - 1]

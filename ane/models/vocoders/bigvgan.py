@@ -85,7 +85,7 @@ def is_bigvgan(keys: Iterable[str]) -> bool:
 
 
 def low_pass() -> np.ndarray:
-    """Return the taps of a low-pass filter at half the rate, (12,) float32, whose sum is 1: a Kaiser-windowed sinc."""
+    """Return the 12 taps of a Kaiser-windowed sinc, a low-pass filter at half the rate, as float32. Their sum is 1."""
     attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95  # Kaiser's formula for a transition band of 0.3
     taps = np.kaiser(TAPS, 0.1102 * (attenuation - 8.7)) * np.sinc((np.arange(TAPS) - TAPS // 2 + 0.5) / 2)
     return (taps / taps.sum()).astype(np.float32)
@@ -101,7 +101,7 @@ class Snake(nn.Module):
         self.beta = nn.Parameter(torch.empty(channels)) if config.activation == "snakebeta" else None
 
     def scales(self) -> tuple[Tensor, Tensor]:
-        """Return α and β, each (C,). β has a tiny number added, so that x can be divided by it."""
+        """Return α and β, both (C,). A tiny number is added to β, so that it is never 0."""
         alpha, beta = self.alpha, self.alpha if self.beta is None else self.beta
         if self.logarithms:
             alpha, beta = alpha.exp(), beta.exp()
@@ -113,7 +113,10 @@ class Snake(nn.Module):
 
 
 class Activation(nn.Module):
-    """A Snake at twice the sample rate: (B, C, 1, T) → (B, C, 1, T). Beyond both ends, the last sample is repeated."""
+    """A Snake activation, computed at twice the sample rate: (B, C, 1, T) → (B, C, 1, T).
+
+    Beyond the ends of the input, it reads the first or the last sample again.
+    """
 
     def __init__(self, channels: int, config: BigVGANConfig):
         super().__init__()

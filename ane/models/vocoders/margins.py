@@ -4,5 +4,5 @@ FRAME_KERNEL = 7  # kernel size of a ``ConvNextBlock`` over frames
 
 
 def frame_margin(layers: int) -> int:
-    """Return how many frames to either side of a frame a ``FrameDecoder`` with ``layers`` blocks reads."""
+    """Return how many frames before and after a frame a ``FrameDecoder`` with ``layers`` blocks reads."""
     return FRAME_KERNEL // 2 * (1 + layers)

@@ -29,12 +29,13 @@ def sound_of_windows(
 ) -> np.ndarray:
     """Make the sound (samples,) of the first ``stop`` frames, window by window.
 
-    Windows have the length of the largest bucket. The last window uses the smallest bucket that it fits into.
+    Every window runs on the function with most frames, except that the last window uses the smallest function that
+    fits.
 
     Args:
         functions: Functions of one network that differ only in their number of frames.
         stop: Number of frames that need sound.
-        length: Number of frames that exist. The frames from ``stop`` on are only context.
+        length: Number of frames that exist. Frame ``stop`` and later frames are only context.
         inputs: Function that returns the network's inputs for frames ``begin`` to ``begin + width``, without the mask
             ``inside``. Its arguments are ``begin`` and ``width``.
     """

@@ -57,7 +57,7 @@ class SourceFilter:
         return self._sound(HOP // STEP * self.received + HALF // STEP)
 
     def _sound(self, stop: int) -> np.ndarray:
-        """Filter and add the windows up to number ``stop``, and return the samples before the next window."""
+        """Filter and add all windows before window ``stop``, and return the samples that are complete then."""
         count = stop - self.windows
         if count <= 0:
             return np.zeros(0, np.float32)

@@ -150,5 +150,5 @@ def check_alignment_heads(value: Any, layers: float, heads: float, where: str) -
 
 
 def alignment_heads(stated: Sequence[tuple[int, int]], layers: int, heads: int) -> Heads:
-    """Return ``stated``, or if it is empty, all heads in the upper half of the layers."""
+    """Return the heads ``stated``. If there are none, return all heads in the upper half of the layers."""
     return tuple(stated) or tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))

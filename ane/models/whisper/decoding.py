@@ -178,7 +178,7 @@ class WindowDecoder:
     def _search(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """Run a beam search instead of sampling. The arguments and the result are those of ``_sample``."""
+        """Run a beam search instead of sampling. The arguments and the result are the same as for ``_sample``."""
         rules, search = options.rules(self.special), BeamSearch(len(lanes), len(lanes), self.special.end)
         for left in reversed(range(lanes[0].left)):
             for row, (tokens, _) in zip(logits, search.beams, strict=True):
@@ -256,7 +256,7 @@ def sample_token(logits: np.ndarray, temperature: float, random: np.random.Gener
 
 @dataclass
 class BeamSearch:
-    """A beam search: the beams, which are the likeliest unfinished sequences, and the sequences that have ended."""
+    """The state of a beam search: the beams (the likeliest unfinished sequences), and the sequences that have ended."""
 
     size: int  # number of beams
     enough: int  # number of ended sequences with which the search is complete
@@ -300,7 +300,10 @@ class BeamSearch:
         return np.array(sources, np.int64)
 
     def candidates(self) -> list[tuple[Tokens, float]]:
-        """Return the tokens and log-probability of each ended sequence. If they are too few, add the best beams."""
+        """Return the tokens and log-probability of each ended sequence.
+
+        If too few sequences have ended, add the best beams.
+        """
         found = dict(self.ended)
         for tokens, score in sorted(self.beams, key=lambda beam: beam[1], reverse=True):
             if len(found) >= self.size:

@@ -48,7 +48,7 @@ class WhisperAttention(nn.Module):
         return self.out(merge_heads(attend(self.split_heads(self.query(x)), *self.keys_values(x))))
 
     def cross(self, x: Tensor, attend: CrossAttend) -> Tensor:
-        """Apply cross-attention to the keys and values that ``attend`` holds: (B, T, D) → (B, T, D)."""
+        """Apply cross-attention with ``attend``, which has the memory's keys and values: (B, T, D) → (B, T, D)."""
         return self.out(merge_heads(attend(self.split_heads(self.query(x)))))
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:

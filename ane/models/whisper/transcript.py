@@ -28,7 +28,7 @@ class TranscriptWord:
 class TranscriptSegment:
     """A part of a transcript, which is about one sentence long. Each of the decoder's windows has one or more segments.
 
-    The fields from ``temperature`` on, except ``words``, describe the window of the segment.
+    ``temperature`` and all fields after it, except ``words``, describe the window of the segment.
     """
 
     start: float  # seconds from the beginning of the recording

@@ -40,7 +40,7 @@ class AlignedWord:
 
 
 class WordAligner:
-    """Finds when each word of a window is spoken. To do this, it runs the decoder once more on the window's text.
+    """Finds when each word of a window is spoken, by running the decoder once more on the window's text.
 
     Raises:
         UserError: The backend cannot return attention scores.
@@ -144,7 +144,7 @@ def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[Al
 
 
 def merge_punctuation(words: Sequence[AlignedWord]) -> list[AlignedWord]:
-    """Join each punctuation mark to its word. The word's times and probability do not change.
+    """Add each punctuation mark to the text of the word before or after it, whose times and probability do not change.
 
     The mark stays in the list as a word without text and tokens.
     """

@@ -116,7 +116,7 @@ class IntegratingConv(nn.Conv1d):
         self.register_parameter("bias", None)
 
     def forward(self, x: Tensor, code: Tensor, x_packing: Packing, packing: Packing) -> Tensor:
-        """Combine x with code. Both are packed frames, and the result is (N, C).
+        """Convolve x and code, and add the results, (N, C). All three are packed frames.
 
         Args:
             x: Frames in the layout ``x_packing``, with one row per utterance or as many rows as ``code`` has.
@@ -211,12 +211,12 @@ class DiffusionTts(nn.Module):
         return packing.each(self.out, x)
 
     def bind(self, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]) -> "BoundDenoiser":
-        """Compute the conditioning of several utterances of one voice, and return a denoiser for them."""
+        """Compute the conditioning of several utterances, which share one voice, and return a denoiser for them."""
         return BoundDenoiser(self, latents, voice, frames)
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
-        """Return the keys and shapes of layers that take codes instead of latents, which only training uses."""
+        """Return the keys and shapes of the layers that only training uses. They take codes instead of latents."""
         C = config.model_channels
         with torch.device("meta"):
             modules = nn.ModuleDict(

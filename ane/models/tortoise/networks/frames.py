@@ -90,7 +90,7 @@ class FrameNorm(GroupNorm):
 
 
 class FrameAttention(AttentionBlock):
-    """``AttentionBlock`` with its relative bias, over packed frames."""
+    """``AttentionBlock``, including its relative bias, for packed frames (all utterances without padding)."""
 
     normalisation, projection = FrameNorm, PointwiseConv
     # Names of the layers, for backends that compute the whole block in one call.

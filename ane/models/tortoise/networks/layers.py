@@ -200,7 +200,7 @@ def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = N
 class RotaryAttention(nn.Module):
     """Bidirectional attention over (B, T, width) with rotary position embeddings.
 
-    A head has 64 channels. The first 32 are rotated, in q, in k and also in v.
+    A head has 64 channels. The layer rotates the first 32 channels of q, of k and also of v.
     """
 
     head_width, rotated = 64, 32
