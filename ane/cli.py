@@ -170,7 +170,10 @@ def with_flags(error: UserError, parser: argparse.ArgumentParser) -> str:
 
 
 def as_flag(word: str, flags: dict[str, str]) -> str:
-    """Turn "backend=torch" into "--backend torch", and "overwrite=True" into "--force". Leave other words unchanged."""
+    """Turn Python arguments in messages into flags: "backend=torch" → "--backend torch", "overwrite=True" → "--force".
+
+    Other words stay unchanged.
+    """
     name, _, value = word.partition("=")
     if name not in flags or not value:
         return word

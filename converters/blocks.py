@@ -318,7 +318,7 @@ def split(x: Var, parts: int, axis: int) -> Sequence[Var]:
 
 
 def joined(parts: Sequence[Var], axis: int) -> Var:
-    """Call ``mb.concat``, but also accept a single part, which is returned unchanged."""
+    """Call ``mb.concat``. If there is only one part, return this part unchanged."""
     return parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=axis)
 
 

@@ -149,7 +149,7 @@ def speech_lines(precisions: Iterable[str]) -> list[str]:
 def stage_probe(
     stage: str, masked: bool = False, **shapes: Callable[[Bundle, Mapping[str, int]], tuple[int, ...]]
 ) -> Probe:
-    """Create a probe for a network without a state. The probe's inputs are normally distributed.
+    """Create a probe (a test run) for a network without a state. The inputs are normally distributed.
 
     Args:
         stage: Name under which a backend runs the network.
@@ -260,7 +260,7 @@ def functions_of(network: str, target: str) -> dict[str, Function]:
 
 
 def scale_of(network: str, reference: "nn.Module") -> float:
-    """Measure the factor by which a network's residual stream is multiplied. Most networks have the factor 1."""
+    """Measure the factor by which to multiply a network's residual stream. For most networks, the factor is 1."""
     measure = models()[family_of(network).name].scales.get(network)
     return measure(reference) if measure else 1.0
 
@@ -276,7 +276,10 @@ def coreml_graphs(network: str, request: GraphRequest) -> "list[CoreMLGraph]":
 
 
 def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "dict[str, OnnxGraph]":
-    """Describe the graphs of a network's ONNX package, by kind. Modifies ``reference``, which computes in ``dtype``."""
+    """Describe the graphs of a network's ONNX package, by kind.
+
+    This changes ``reference``, which computes in ``dtype``.
+    """
     models()[family_of(network).name].before_tracing(reference, dtype)
     return {kind: row.onnx(reference, dtype) for kind, row in functions_of(network, "onnx").items() if row.onnx}
 

@@ -133,7 +133,7 @@ onnx_spectra = traced(
 def probe_text(
     backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Encode random phonemes that nearly fill the bucket, and return the states and log durations."""
+    """Encode nearly as many random phonemes as the function takes, and return the states and log durations."""
     length = bucket["symbols"] - MISSING
     ids = rng.integers(1, model.config("hibari").symbols, (1, length))
     return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]

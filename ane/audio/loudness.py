@@ -72,7 +72,7 @@ class LoudnessMeter:
 
     @property
     def true_peak(self) -> float:
-        """True peak in dBTP. Silence has -inf."""
+        """True peak in dBTP, or -inf for silence."""
         return 20 * math.log10(self.peak) if self.peak else -math.inf
 
     @property

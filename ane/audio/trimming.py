@@ -11,12 +11,12 @@ FADE = 120  # where silence was cut off, the sound fades over this many samples,
 class Trimmer:
     """A trimmer that shortens the silence at both ends of a sound.
 
-    The whole output does not depend on how the input is divided into pieces. The trimmer holds silence back until sound
-    follows it. If all input is silent, the last ``lead`` seconds of the input remain.
+    The whole output does not depend on how the input is divided into pieces. The trimmer holds back silence until sound
+    follows. If all input is silent, the last ``lead`` seconds of the input remain.
 
     Args:
-        lead: Largest number of seconds of silence to keep before the sound.
-        tail: Largest number of seconds of silence to keep after the sound.
+        lead: Most silence to keep before the sound, in seconds.
+        tail: Most silence to keep after the sound, in seconds.
 
     Attributes:
         removed: Number of samples that were removed before the sound.
@@ -31,7 +31,10 @@ class Trimmer:
         self.unframed = self.held = np.empty(0, np.float32)
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """Take the next samples (S,) float32 at 24 kHz. Return the samples that certainly stay, (n,) float32, n ≥ 0."""
+        """Take the next samples (S,) float32 at 24 kHz.
+
+        Return the samples that no later samples can change, (n,) float32.
+        """
         audio = np.concatenate((self.unframed, audio))
         whole = len(audio) // FRAME * FRAME
         self.unframed = audio[whole:]

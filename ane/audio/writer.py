@@ -115,7 +115,7 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
 
 @contextmanager
 def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that writes audio to standard output immediately."""
+    """Yield a function that writes audio to standard output without delay."""
     with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # without a buffer
 
         def send(data: bytes) -> None:

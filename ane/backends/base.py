@@ -196,7 +196,10 @@ class Backend(ABC):
             yield self.run(stage, **inputs)
 
     def row_limit(self, stage: str) -> RowLimit:
-        """Return the longest row that a stage takes. ``ane.backends.rows`` and ``windows`` divide longer rows."""
+        """Return the longest row that a stage takes.
+
+        ``ane.backends.rows`` and ``ane.backends.windows`` divide longer rows.
+        """
         return RowLimit()
 
     def embeddings(self) -> dict[str, np.ndarray]:
@@ -217,7 +220,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        """Bind the diffusion network to utterances. The other utterances change an utterance's output only by rounding.
+        """Bind the diffusion network to utterances. An utterance's output depends on the others only by rounding.
 
         Args:
             latents: Latents (1, N, D) of each utterance.
@@ -269,7 +272,10 @@ class Backend(ABC):
 
 
 class ForwardingBackend(Backend):
-    """Passes every call on to another backend, ``fallback``. A subclass overrides the calls that it computes itself."""
+    """Passes every call to another backend, ``fallback``.
+
+    Subclasses override the calls that they compute themselves.
+    """
 
     fallback: Backend
 
@@ -295,7 +301,7 @@ class ForwardingBackend(Backend):
 
 
 class DeferredBackend(ForwardingBackend):
-    """Creates a backend by ``make`` when it is first used.
+    """Creates a backend with ``make`` at its first use.
 
     Creating the PyTorch backend would delay every start by 1 s.
     """

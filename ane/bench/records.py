@@ -71,7 +71,7 @@ class BenchRow:
 
 
 def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str) -> list[BenchRow]:
-    """Add a figure to the rows: the median of a reference, divided by the row's median.
+    """Add a figure to the rows: the median of a reference row, divided by the row's median.
 
     The figure is above 1 for faster rows.
 

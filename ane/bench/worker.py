@@ -160,7 +160,7 @@ class BenchWorker:
         self.runs = 0
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request. Raises UserError if the user can do something about an error."""
+        """Answer a request. Raises UserError for an error about which the user can do something."""
         ((kind, content),) = request.items()
         return getattr(self, f"_{kind}")(content)
 

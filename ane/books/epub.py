@@ -170,7 +170,10 @@ class SpineReader:
                 self._before = path
 
     def _spoken(self, part: BookChapter) -> Iterator[BookChapter]:
-        """Yield a part of a file as chapters. Front matter at its start is recorded in ``left_out`` instead."""
+        """Yield a part of a file as chapters.
+
+        If the part begins with front matter, record it in ``left_out`` instead.
+        """
         first = part.blocks[0]
         opens = first.kind == HEADING
         title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")

@@ -290,7 +290,10 @@ def xml_text(text: str) -> str:
 
 
 def known_language(language: str, default: str = "") -> str:
-    """Reduce a language tag to the subtags that every reading program understands, or return the default."""
+    """Return the subtags of a language tag that every reading program understands.
+
+    If there are none, return ``default``.
+    """
     tag = LANGUAGE.match(language.replace("_", "-"))
     return tag[0] if tag else default
 

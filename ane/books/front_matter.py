@@ -104,7 +104,7 @@ def without_title_page(document: Document, title: str, author: str, spoken: bool
 
 
 def title_page_length(blocks: Sequence[TextBlock], title: str, author: str, spoken: bool = False) -> int:
-    """Return how many blocks at the start of a chapter are a title page. Takes ``spoken`` of ``without_title_page``."""
+    """Return how many blocks at the start of a chapter are a title page. For ``spoken``, see ``without_title_page``."""
     titles = {plain_line(part) for part in (title, *re.split("[:—–]", title))} - {""}
     authors = {plain_line(part) for part in (author, *re.split("[,;&]| and ", author))} - {""}
     end, found = 0, set[str]()

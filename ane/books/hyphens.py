@@ -15,7 +15,7 @@ MOST_LOOKED_UP = 20_000  # maximum number of words to look up in the dictionary,
 
 
 def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.islower) -> str:
-    """Join lines to one text. A hyphen at a line end that may divide a word becomes ``HYPHEN``.
+    """Join lines into one text. If a hyphen at the end of a line may divide a word, it becomes ``HYPHEN``.
 
     Args:
         continued: Function that returns whether a word may continue with the first letter of the next line.

@@ -105,7 +105,7 @@ class JobDatabase:
                 self.path.rmdir()
 
     def _row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
-        """Return the first row of a query, or ``None`` if the query finds no row."""
+        """Run a query, and return the first row, or ``None`` if the query finds no row."""
         with self._errors():
             row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
         return row

@@ -202,7 +202,7 @@ class ChunkSignals:
 
     @property
     def seconds_per_letter(self) -> float | None:
-        """Seconds per letter. ``None`` if the text is too short to tell."""
+        """Seconds per letter, or ``None`` if the text is too short."""
         return self.sound.seconds / self.letters if self.letters >= MIN_LETTERS else None
 
 
@@ -230,7 +230,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
-    """Return the problems that the decoder's codes and the sound of a chunk reveal."""
+    """Return the problems that the signals of a chunk's codes and sound show."""
     sound, problems = signals.sound, []
 
     def note(text: str, severity: float) -> None:

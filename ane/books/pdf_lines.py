@@ -76,7 +76,10 @@ def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
 
 
 def word_continues(page: pypdfium2.PdfTextPage, hyphen: int, count: int) -> bool:
-    """Return whether a small letter of the same size follows a hyphen. PDFium also joins a footnote to the hyphen."""
+    """Return whether a small letter in the same font size follows a hyphen.
+
+    PDFium may also join a footnote to the hyphen.
+    """
     if hyphen + 1 >= count or not chr(raw.FPDFText_GetUnicode(page, hyphen + 1)).islower():
         return False
     heights = [

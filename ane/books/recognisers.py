@@ -128,7 +128,7 @@ class TextAligner:
         return None if decoder.hyp() is None else list(decoder.seg())
 
     def _expect(self, words: Sequence[str], left_out: float) -> None:
-        """Make pocketsphinx expect these words in order. Each is missing with the probability ``left_out``."""
+        """Make pocketsphinx expect these words in order. Each word is missing with the probability ``left_out``."""
         decoder = self._decoder
         for word in words:
             if decoder.lookup_word(word) is None:

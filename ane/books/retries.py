@@ -26,7 +26,7 @@ CheckProgress = Callable[[int, int], None]  # takes how many chunks were judged,
 
 @dataclass(frozen=True)
 class BookChecker:
-    """A judge of spoken chunks.
+    """Judges whether chunks were spoken well.
 
     Attributes:
         recogniser: Recogniser that compares the words. ``None`` means that only the sound and the codes are judged.

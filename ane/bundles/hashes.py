@@ -21,7 +21,7 @@ DAMAGED = ": the file is damaged, so import or copy the bundle again"  # end of 
 
 
 def _inside(file: str) -> str:
-    """Return ``file``, a relative path. Raises ValueError if it leads out of the bundle."""
+    """Return the relative path ``file``. Raises ValueError if the path leads out of the bundle."""
     parts = PurePosixPath(file)
     if parts.is_absolute() or ".." in parts.parts or "\\" in file or "\0" in file:
         raise ValueError(f"{file!r} is outside the bundle")

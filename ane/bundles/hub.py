@@ -208,7 +208,7 @@ def _commit(directory: Path, folder: str) -> str:
 
 @contextmanager
 def _translated_errors(repository: str, revision: str, file: str = "") -> Iterator[None]:
-    """Convert errors of huggingface_hub inside the block to one-line errors, or to _UnreachableError."""
+    """Within the block, turn errors of huggingface_hub into one-line errors, or into _UnreachableError."""
     from huggingface_hub import constants, errors
 
     try:

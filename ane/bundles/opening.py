@@ -30,7 +30,7 @@ def is_embedded(folder: Path | None) -> bool:
 
 
 def bundle_names() -> list[str]:
-    """List the names that you can pass to ``--bundle``: of embedded bundles, and of bundles in the data directory."""
+    """List the names that you can pass to ``--bundle``: embedded bundles, and bundles in the data directory."""
     stored = paths.bundles_dir()
     names = sorted(path.parent.name for path in stored.glob("*/bundle.json")) if os.path.isdir(stored) else []
     return [*EMBEDDED, *(name for name in names if name not in EMBEDDED)]

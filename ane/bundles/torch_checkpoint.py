@@ -60,7 +60,10 @@ def pattern(key: str) -> str:
 
 
 def summarise_keys(keys: Iterable[str], most: int = sys.maxsize) -> str:
-    """Summarise keys by ``pattern``, with at most ``most`` names: "30 × gpt.h.N.attn.bias, text_head.weight"."""
+    """Join keys that differ only in numbers.
+
+    List at most ``most`` names: "30 × gpt.h.N.attn.bias, text_head.weight".
+    """
     counts = Counter(pattern(key) for key in keys)
     names = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -329,7 +332,7 @@ def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _refusal(path: Path, message: str) -> str:
     """Return our one-line message for a file that torch refuses.
 
-    Torch's message says how to run the code in the file.
+    Torch's own message would tell users how to run the code in the file.
     """
     code = re.search(r"GLOBAL (\S+)", message)
     if code:

@@ -31,8 +31,8 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
         source: Path that must not be deleted.
 
     Raises:
-        UserError: There is a file, another directory, or a bundle without ``overwrite`` at ``destination``. Or writing
-            would delete ``source``.
+        UserError: At ``destination``, there is a file, a directory that is not a bundle, or a bundle and ``overwrite``
+            is false. Or writing would delete ``source``.
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise UserError(f"{destination} contains the checkpoints to import: choose another destination")

@@ -48,7 +48,7 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: Mapping[str, Any]) -> None:
-    """Print the words that can complete the command line in the shell, and end the process.
+    """Print the words with which the shell can complete the command line, and end the process.
 
     Args:
         make_parser: Function that returns the parser of a command.

@@ -264,7 +264,7 @@ def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
 
 
 def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Sequence[Any]) -> None:
-    """Log which networks cannot be stored in a requested precision. Raises UserError if no network can."""
+    """Log which networks cannot have a requested precision. Raises UserError if no network can have this precision."""
     from converters.function_table import chosen_networks
 
     chosen = chosen_networks(model, args.networks, args.to)

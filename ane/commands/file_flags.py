@@ -42,7 +42,7 @@ def check_files(
     """Check the paths that flags name before the command opens any file.
 
     Args:
-        writes: Files or folders to write. The keys are the arguments that name them. ``None`` is standard output.
+        writes: Files or folders to write, by the argument that names each of them. ``None`` is standard output.
         reads: Names of the arguments that name files or folders to read.
         voices: Names of the arguments that name voices. A voice is a name, a path or a mix.
         models: Names of the arguments that name bundles, or checkpoints for `ane import`.
@@ -73,7 +73,7 @@ def flag_of(args: argparse.Namespace, name: str) -> str:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return the values of an argument as a list."""
+    """Return the value or values of an argument as a list."""
     if value is None or value == "":
         return []
     return [item for item in value if item is not None] if isinstance(value, list | tuple | Iterator) else [value]

@@ -206,7 +206,7 @@ class PlainLines:
 
 @contextmanager
 def status_display(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text: in a terminal next to a spinner, and elsewhere as plain lines."""
+    """Yield a function that shows a text: next to a spinner in a terminal, and otherwise as plain lines."""
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update

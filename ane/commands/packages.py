@@ -128,7 +128,7 @@ def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -
 
 
 def open_undamaged(folder: Path) -> Bundle | None:
-    """Open the bundle in ``folder`` and check all its files. Return ``None`` if it is missing or damaged."""
+    """Open the bundle in ``folder`` and check all its files. Return ``None`` if the bundle is missing or damaged."""
     from ane.bundles.hashes import check_hashes
 
     try:

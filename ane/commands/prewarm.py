@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def prewarm_command_line(bundle: str | None) -> str:
-    """Return the command line that compiles and loads a bundle. ``None`` stands for the default voice."""
+    """Return the command line with which the user compiles and loads a bundle. ``None`` means the default voice."""
     return f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
 
 

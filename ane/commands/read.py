@@ -229,7 +229,7 @@ def narrate_on_cluster(
     progress: Callable[[int, int, float | None], None],
     check_progress: Callable[[int, int], None],
 ) -> int:
-    """Speak and check the chunks on a cluster, whose workers use the flags in ``args``.
+    """Speak and check the chunks on a cluster. The cluster's workers use the flags in ``args``.
 
     Returns:
         Number of chunks that were spoken.

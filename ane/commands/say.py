@@ -235,7 +235,7 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
 
 def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
-    """Raise UserError if two flags are given that cannot be combined. Ignore a flag that only a user's default set."""
+    """Raise UserError if the user gave two flags that cannot be combined. Ignore a flag that only a default set."""
     names = {name: "--word-times" if name == "times_file" else f"--{name}" for name in (first, second)}
     if (
         getattr(args, first)

@@ -170,7 +170,10 @@ def remove_command(args: argparse.Namespace) -> int:
 
 
 def open_tortoise(args: argparse.Namespace) -> Bundle:
-    """Open the Tortoise model that a voice is for. Raises UserError if the bundle holds another kind of model."""
+    """Open the Tortoise model for which the user makes a voice.
+
+    Raises UserError if the bundle has another kind of model.
+    """
     model = open_model(args.bundle)
     if not model.has_latents:
         raise UserError(
@@ -184,7 +187,7 @@ def _folders(model: Bundle) -> list[Path]:
 
 
 def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int = 0) -> "Voice":
-    """Find or mix the voice ``spec``, from the model's and the user's voices. ``resolve_voice`` explains its syntax."""
+    """Find or mix the voice ``spec`` from the model's and the user's voices (see ``resolve_voice`` for the syntax)."""
     import numpy as np
 
     from ane.backends import load_backend

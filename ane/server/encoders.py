@@ -65,9 +65,9 @@ class SampleEncoder:
 
 
 class CompressingEncoder:
-    """An encoder that uses FFmpeg. PyAV writes to the encoder itself, as to a file that cannot seek.
+    """An encoder that uses FFmpeg. PyAV writes the encoded bytes to this object, as to a file that cannot seek.
 
-    ``close`` frees the encoder's threads, even while another thread is in ``feed``.
+    ``close`` frees FFmpeg's threads, even while another thread is in ``feed``.
     """
 
     def __init__(self, media: MediaFormat, rate: int):

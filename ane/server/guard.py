@@ -227,7 +227,7 @@ class LimitedBody:
 
 
 def has_files(scope: Message) -> bool:
-    """Return whether a request may be as large as files. The limit of JSON applies to other multipart bodies."""
+    """Return whether the body of a request may be as large as uploaded files. Other bodies have the limit for JSON."""
     content = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     return scope["type"] == "http" and scope["path"] in FILE_PATHS and content == "multipart/form-data"
 

@@ -99,7 +99,7 @@ class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED
     @field_validator("speed", mode="before")
     @classmethod
     def default_speed(cls, speed: Any) -> Any:
-        """Take null as 1, because some clients of OpenAI send null."""
+        """Replace a speed of null by 1, because some of OpenAI's clients send null."""
         return 1.0 if speed is None else speed
 
     @property
@@ -129,7 +129,7 @@ class ModelCard(BaseModel):
     """A model of this server.
 
     Attributes:
-        presets: Names of the presets. The default comes first. The list is empty if presets have no effect.
+        presets: Names of the presets, beginning with the default preset. The list is empty if presets have no effect.
         random: Whether a seed changes the speech.
         characters: Maximum number of characters in a text.
         voice: Name of the voice that speaks if a request names no voice.

@@ -70,7 +70,7 @@ class ServedModel:
             self._lock.release()
 
     def voice(self, name: str) -> Any:
-        """Return the voice with a name that ``voice_names`` lists. Read its latents only the first time."""
+        """Return the voice with this name, which ``voice_names`` lists. Only the first call reads its latents."""
         if name == RANDOM:
             return name
         if name not in self.voices:

@@ -29,7 +29,10 @@ from ane.voices import voice_names
 
 @validated
 class ServedRequest(SpeechRequest):
-    """A request for speech whose model and voice exist on this server. A text of "" will arrive later."""
+    """A request for speech whose model and voice exist on this server.
+
+    If its text is "", the text will arrive later.
+    """
 
     model: str = ""
 
@@ -211,7 +214,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
 
 
 def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
-    """Hand over the sound of a stream, then the facts about it."""
+    """Pass the sound of a stream to the job's client, then the facts about the sound."""
     sent_words = 0
 
     def new_words() -> list[SpokenWord]:

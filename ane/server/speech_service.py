@@ -79,7 +79,10 @@ class Service:
         self.ready = True
 
     def check_text(self, text: str, lexicon: Lexicon | None = None) -> int:
-        """Count a text's characters after the lexicon. Raises RefusedError if it is too long or not valid Unicode."""
+        """Count a text's characters after the lexicon respelled it.
+
+        Raises RefusedError if it is too long or invalid Unicode.
+        """
         most, length = self.settings.limits.characters, len(text)
         if lexicon is not None and length <= most:
             length = len(lexicon(text))
@@ -115,7 +118,10 @@ class Service:
         return self.engine.count >= self.settings.limits.requests
 
     def count_refusal(self, kind: str, status: int, **fields: Any) -> None:
-        """Count and log a request that gets an error as its answer. The log drops repeated lines of one kind."""
+        """Count and log a request that gets an error as its answer.
+
+        The log leaves out most lines of a frequent kind.
+        """
         self.metrics.refused.labels(kind, str(status)).inc()
         LOGGER.warning("request refused", extra={"fields": {"kind": kind, "status": status, **fields}})
 
@@ -248,5 +254,5 @@ class SpeechResponse:
         return {"usage": usage, "notes": list(self.notes)} if self.notes else {"usage": usage}
 
     def error(self, error: BaseException) -> dict[str, Any]:
-        """Return the event that reports an error after sound has been sent."""
+        """Return the event that reports an error to a client that already has some of the sound."""
         return {"type": "error", **error_content(error)[1]}

@@ -40,7 +40,7 @@ async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> R
 
 
 async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel tasks and wait until they have ended. Leave a task that ignores all ``ATTEMPTS``, and log it."""
+    """Cancel tasks and wait until they have ended. If a task survives ``ATTEMPTS`` cancellations, log it and go on."""
     pending = {task for task in tasks if not task.done()}
     for _ in range(ATTEMPTS):
         for task in pending:
@@ -79,7 +79,7 @@ async def next_text(
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """Return the result of ``work``, and cancel the work if the client leaves. Read the request's body before this.
+    """Return the result of ``work``, or cancel it if the client leaves. Read the body of the request first.
 
     Raises:
         RefusedError: The client has left (status 499).

@@ -94,7 +94,7 @@ class WyomingServer:
         return self._server.sockets[0].getsockname()[1] if self._server else 0
 
     def stop(self) -> None:
-        """Accept no more clients, and end connections whose event is not being answered."""
+        """Accept no more clients, and end the connections on which the server is not answering."""
         if self._server is not None:
             self._server.close()
         for task, client in self._clients.items():
@@ -201,7 +201,10 @@ class WyomingClient:
             await self.speak_arriving(self.request(voice, ""))
 
     def request(self, voice: SynthesizeVoice | None, text: str) -> ServedRequest:
-        """Make a request for speech. Clients name a voice MODEL/VOICE, or VOICE alone for the first model."""
+        """Make a request for speech.
+
+        Clients name a voice as MODEL/VOICE, or as VOICE for a voice of the first model.
+        """
         catalogue, name = self.service.catalogue, voice.name if voice is not None and voice.name else None
         model = self.service.settings.models[0]
         if name and "/" in str(name):

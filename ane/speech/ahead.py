@@ -45,7 +45,7 @@ class ChunkWork:
         self._made.put(end)
 
     def stop(self) -> None:
-        """Let ``run`` end after the current piece."""
+        """Tell ``run`` to end after the current piece."""
         self._stopped = True
 
     def read(self, at_piece: Callable[[], None]) -> Iterator[np.ndarray]:

@@ -30,8 +30,8 @@ class TextLimits:
     """Limits on the text of one request.
 
     Attributes:
-        silence: Greatest sum of the pauses in the text, in seconds.
-        expansion: Greatest factor by which a lexicon may lengthen the text.
+        silence: Largest sum of the pauses in the text, in seconds.
+        expansion: Largest factor by which a lexicon may lengthen the text.
     """
 
     silence: float = Field(default=600.0, gt=0)
@@ -187,7 +187,7 @@ class SpeechRequest:
 
     @property
     def roles(self) -> Cast | None:
-        """The cast. Only a request that ``Speaker.with_defaults`` returned has this property."""
+        """The cast. This property works only for requests from ``Speaker.with_defaults``."""
         assert self.cast is None or isinstance(self.cast, Cast)
         return self.cast
 

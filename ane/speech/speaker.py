@@ -138,7 +138,10 @@ class Speaker(ABC):
         return {}
 
     def normaliser(self, settings: Any) -> Callable[[str], str]:
-        """Return the function that spells out numbers and abbreviations. The lexicon is applied to its input first."""
+        """Return the function that spells out numbers and abbreviations.
+
+        The caller applies the lexicon to the text first.
+        """
         return str
 
     def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes | None:
@@ -334,7 +337,7 @@ class Speaker(ABC):
 
     @takes_fields(SpeechCall)
     async def stream_async(self, call: SpeechCall) -> AsyncIterator[np.ndarray]:
-        """Yield the pieces of ``stream``. When you await a piece, a thread makes it.
+        """Yield the pieces of ``stream``. A thread makes each piece while you await it.
 
         Closing the iterator stops the work. To leave the ``async for`` loop early, use ``contextlib.aclosing``.
         """
@@ -440,7 +443,10 @@ class Speaker(ABC):
 
 
 def up_to_final(rendered: Iterator[RenderedChunk]) -> Iterator[RenderedChunk]:
-    """Yield the chunks up to the last chunk of the current text. ``rendered`` stays open for the next text."""
+    """Yield the chunks of ``rendered`` up to the last chunk of the current text.
+
+    The iterator stays open for the next text.
+    """
     for chunk in rendered:
         yield chunk
         if chunk.chunk.final:

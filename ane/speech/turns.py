@@ -132,7 +132,10 @@ class Turns:
         return (self.threads or 0) // self.calls
 
     def set_threads(self) -> None:
-        """Give the calling thread its share of the CPU threads. MKL stores one number for the whole process."""
+        """Give the calling thread its share of the CPU threads.
+
+        MKL's number of threads applies to the whole process.
+        """
         if self.threads is not None:
             from ane.backends.torch.threads import choose_threads
 

@@ -64,7 +64,7 @@ def _too_large(path: Path | str, limit: int) -> OSError:
 
 
 def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
-    """Reject an output that is also an input or another output. The function opens no file.
+    """Raise an error if an output is also an input or another output. The function does not open the files.
 
     An input folder means every file that exists in it. Writing an output folder replaces everything in it.
 
@@ -120,7 +120,7 @@ def identity(path: Path | str) -> Identity | None:
 
 
 def standard_input() -> Identity | None:
-    """Return the identity of the file from which standard input comes. ``None`` if it is a terminal or a pipe."""
+    """Return the identity of the file that is standard input, or ``None`` if standard input is a terminal or a pipe."""
     try:
         status = os.fstat(sys.stdin.fileno())
     except (AttributeError, OSError, ValueError):  # it is closed, or an object without a file descriptor
@@ -129,7 +129,7 @@ def standard_input() -> Identity | None:
 
 
 def _folders_of(path: Path | str) -> list[Identity]:
-    """Return the identities of all folders that contain the file at ``path``. For standard input there are none."""
+    """Return the identities of all folders above the file at ``path``. Standard input has no folders."""
     parents = Path(os.path.realpath(os.path.expanduser(path))).parents if str(path) != "-" else ()
     return [folder for folder in map(identity, parents) if folder is not None]
 

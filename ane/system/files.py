@@ -108,7 +108,7 @@ def _exchange(new: Path, destination: Path, old: Path) -> None:
 
 
 def _is_only_copy(old: Path | None, destination: Path) -> bool:
-    """Return whether ``destination`` has been moved to ``old`` and nothing has taken its place."""
+    """Return whether somebody moved ``destination`` to ``old`` and nothing is at ``destination`` now."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
 
 

@@ -34,7 +34,7 @@ class ProcessEndedError(UserError):
 
 
 class ProcessTimeoutError(UserError):
-    """Means that the program did not answer in time. It has been ended."""
+    """Means that the program did not answer in time, and was killed."""
 
 
 def answer_requests(make: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:

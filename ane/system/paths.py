@@ -58,7 +58,10 @@ def _of_platform(folder_of: Callable[..., str]) -> Path:
 
 
 def check_working_directory() -> None:
-    """Raise UserError if somebody has deleted the working directory. Libraries such as oneMKL would end the process."""
+    """Raise UserError if the working directory was deleted.
+
+    In this case, libraries such as oneMKL would end the process.
+    """
     try:
         os.getcwd()
     except OSError:

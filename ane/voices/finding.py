@@ -73,7 +73,10 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 
 
 def voice_names(model: Bundle) -> list[str]:
-    """Return the names of the voices that a request may use with a model. A model with one nameless voice has none."""
+    """Return the names of the voices that a request may use with a model.
+
+    If the model has one nameless voice, return none.
+    """
     if model.voice_names or not model.has_latents:
         return model.voice_names
     return [*list_voices(folder for folder in (model.voices, paths.voices_dir()) if folder is not None), RANDOM]

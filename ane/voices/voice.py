@@ -140,7 +140,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     """Read a voice from a .safetensors file.
 
     Args:
-        name: Name of the voice. "" means the name that the file states or, if it states none, the file's own name.
+        name: Name of the voice. "" means the name in the file or, if there is none, the name of the file.
 
     Raises:
         UserError: The file does not exist or is damaged, or it lacks the tensor ar_latent (1, D) or diffusion_latent

@@ -285,7 +285,7 @@ def _origin(model: Bundle, network: str, options: CoreMLOptions) -> dict[str, An
 
 
 def _make_readable(package: Path) -> None:
-    """Give all files the permissions of the umask, because coremltools lets only the owner read some files."""
+    """Give all files the permissions that the umask allows, because coremltools lets only the owner read some files."""
     umask = os.umask(0)
     os.umask(umask)
     for path in (package, *package.rglob("*")):

@@ -66,7 +66,7 @@ class GgufTensor:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the array that ``encoded`` returns. The last axis of a quantised tensor counts bytes."""
+        """Shape of the stored array. For a quantised tensor, the size of the last axis is a number of bytes."""
         shape = tuple(self.values.shape)
         return gguf.quant_shape_to_byte_shape(shape, self.type) if self.type == Type.Q8_0 else shape
 
@@ -78,7 +78,7 @@ class GgufTensor:
         """Convert the values to the stored type. Return them with the shape ``stored_shape``.
 
         Args:
-            where: Beginning of the error message.
+            where: Beginning of error messages.
 
         Raises:
             UserError: A value is NaN or infinite, or is beyond the range of fp16 and ``type`` is not F32. The range

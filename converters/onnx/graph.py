@@ -109,7 +109,7 @@ def network_call(network: nn.Module, *inputs: Tensor) -> Any:
 
 
 def noise(*shape: int) -> Tensor:
-    """Return normally distributed numbers as an example input. Every call returns the same numbers."""
+    """Return normally distributed numbers as an example input. The numbers are the same in every call."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 

@@ -293,7 +293,7 @@ class CapturedOutputs:
         )
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
-        """Convert a module's output to (rows, channels, columns). The rows of a decoder's output become columns."""
+        """Convert a module's output to (rows, channels, columns). For a decoder, rows of the output become columns."""
         if type(module) is nn.Sequential:
             module = module[-1]
         if isinstance(module, PACKED):
@@ -328,7 +328,7 @@ class CapturedOutputs:
 
 
 def _columns(mask: np.ndarray) -> int:
-    """Count the columns that attend to at least one position. They come before the unused columns."""
+    """Count the columns of a mask that attend to at least one position. They come before the unused columns."""
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 

@@ -112,7 +112,7 @@ def _state_read(function: ProgramFunction) -> int:
     """Return how many bytes of states the operations read.
 
     If the operations read only slices of a state, only the slices count. An operation that replaces a slice of a state
-    reads nothing.
+    does not count.
     """
     users_of, total = consumers(function), 0
     for op in function.ops:

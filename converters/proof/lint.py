@@ -73,11 +73,10 @@ class LintedFunction:
 
     @cached_property
     def activations(self) -> list[tuple[str, str, TensorType]]:
-        """All inputs, states and computed values.
+        """All inputs, states and computed values, as triples.
 
-        A triple has the type of the operation, the name and the type of the value.
-
-        For inputs and states, "input" and "state" take the place of the operation.
+        A triple has the type of the operation that computes the value, the name of the value, and its type. An input
+        has "input" instead of an operation, and a state has "state".
         """
         inputs = [("input", name, type) for name, type in self.function.inputs.items()]
         states = [("state", name, type) for name, type in self.function.states.items()]

@@ -72,7 +72,10 @@ class InstrumentedGraph:
 
 
 class InstrumentedSession:
-    """A session of the copy. It behaves like a session of the original graph, and records all outputs."""
+    """An ONNX Runtime session of the copied graph.
+
+    It behaves like a session of the original, and records all outputs.
+    """
 
     def __init__(self, session: Any, graph: InstrumentedGraph):
         self.session, self.graph = session, graph

@@ -36,7 +36,7 @@ class ShiftedBias(nn.Module):
 def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None:
     """Replace modules that torch cannot trace, and make group norms compute mean and variance in two passes.
 
-    ONNX's operator for group norms does not use two passes.
+    ONNX's operator for group norms would compute both in a single pass.
     """
     for module in list(network.modules()):
         if isinstance(module, GroupNorm):

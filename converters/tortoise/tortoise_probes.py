@@ -73,7 +73,7 @@ def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generato
 
 
 def condition(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run a denoising step conditioned on latents that nearly fill the bucket."""
+    """Run a denoising step that is conditioned on nearly as many latents as the function takes."""
     return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)  # 40 frames fit into any bucket
 
 
@@ -111,7 +111,7 @@ def bind_denoiser(backend: Backend, model: Bundle, latents: int, frames: int, rn
 
 
 def hifigan(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run HiFi-GAN on latents that nearly fill the bucket, and return the audio."""
+    """Run HiFi-GAN on nearly as many latents as the function takes, and return the audio."""
     voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
     latents = decoder_latents(backend, model, max(bucket["frames"] // 5, 1), rng)
     return [hifigan_sound(backend, voice, latents)[None, None]]

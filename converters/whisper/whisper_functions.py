@@ -22,7 +22,10 @@ def prefill_columns(model: Bundle) -> Sizes:
 
 
 def longest_prefix(config: WhisperDecoderConfig) -> int:
-    """Return the length of the longest prompt, including the tokens around it (``ane.models.whisper.decoding``)."""
+    """Return the length of the longest prefix: the longest prompt and the tokens around it.
+
+    ``ane.models.whisper.decoding`` explains these tokens.
+    """
     return config.n_text_ctx // 2 + 1
 
 

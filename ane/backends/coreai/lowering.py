@@ -251,7 +251,10 @@ def split(x: Value, axis: int, num_splits: int | None = None, split_sizes: Ints 
 
 @lowering
 def reshape(x: Value, shape: Ints) -> Value:
-    """Translate a reshape. A size of 0 is copied from ``x``, counted from the last axis. A size of −1 is inferred."""
+    """Translate a reshape.
+
+    A size of 0 means the size of ``x`` on the same axis, counted from the last. −1 is inferred.
+    """
     sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
     if -1 in sizes:
         sizes[sizes.index(-1)] = -math.prod(shape_of(x)) // math.prod(sizes)

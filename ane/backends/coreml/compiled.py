@@ -254,7 +254,7 @@ def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
 
 
 def write_tried(compiled: Path, results: Mapping[str, str]) -> None:
-    """Add results to those that ``read_tried`` returns. Do nothing if the cache cannot be written."""
+    """Add results to the results that ``read_tried`` returns. If the cache cannot be written, do nothing."""
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
         write_json(temporary, {**read_tried(compiled), **results})
 

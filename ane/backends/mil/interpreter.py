@@ -187,7 +187,10 @@ class Interpreter:
         values: dict[str, Tensor],
         state: InterpreterState | None,
     ) -> tuple[Tensor, ...]:
-        """Run a block of a cond or while_loop, and return the block's results. Its ops can read all earlier values."""
+        """Run a block of a cond or while_loop op, and return its results.
+
+        The ops of a block can read all earlier values.
+        """
         block = prepared.op.blocks[index]
         values.update(zip(block.inputs, arguments, strict=True))
         for _ in self._run_ops(prepared.blocks[index], values, state):

@@ -257,8 +257,7 @@ def avg_pool(
 ) -> Tensor:
     """Return the mean of every window of x (B, C, …).
 
-    With ``ceil_mode``, the last window may reach beyond the padding. As in torch, positions beyond the padding do not
-    count.
+    If ``ceil_mode`` is true, the last window may reach beyond the padding. As in torch, such positions do not count.
     """
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)

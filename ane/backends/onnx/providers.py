@@ -326,7 +326,7 @@ DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kern
 
 @contextmanager
 def onnx_errors(action: str, advice: str = "convert the model again, or use backend=torch") -> Iterator[None]:
-    """Convert errors of ONNX Runtime inside the block to a message "ONNX Runtime cannot ``action``: …: ``advice``".
+    """Within the block, turn errors of ONNX Runtime into a message "ONNX Runtime cannot ``action``: …: ``advice``".
 
     Raises:
         UserError: ONNX Runtime raised an error. Errors of other modules stay unchanged.

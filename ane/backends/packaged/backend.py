@@ -152,8 +152,8 @@ class PackagedBackend(PackagedEngine):
             units, replaces it by another function (see ``PlacementPolicy``), or lets ``fallback`` run the network. Such
             a change lasts as long as the backend. ``False`` means that the backend raises the error.
         prefer_state: Whether "auto" means the cache "state" if the package has golden cases (inputs with known
-            outputs). The runtime tests every function by its golden case when it first loads the function. If functions
-            with a state fail or are slower, the backend uses the cache "io" instead.
+            outputs). When the runtime first loads a function, it runs the function's golden case. If functions with a
+            state fail or are slower, the backend uses the cache "io" instead.
         unpublished: Packages to use instead of those in the model's bundle.
 
     Raises:

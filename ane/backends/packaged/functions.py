@@ -49,7 +49,7 @@ class LoadedFunction(Protocol):
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
 
     def make_state(self) -> Any:
-        """Create a state of zeros. ``predict`` updates it in place."""
+        """Create a state of zeros, which ``predict`` updates in place."""
 
 
 class Runtime(ABC):

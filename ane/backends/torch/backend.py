@@ -83,8 +83,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
 
     Args:
         wanted: A key of ``TORCH``, or "auto". "auto" means the precision of the stored weights if the device computes
-            it fast, and float32 if it does not. On MPS, it means fp16 for weights stored in bf16. On the CPU, "auto"
-            keeps the decoder's weights at their stored size, even if it means float32.
+            it fast, and float32 if it does not. On MPS, it means fp16 for weights stored in bf16. On the CPU, even if
+            "auto" means float32, the decoder's weights keep their stored size.
         stored: Precision of the stored weights.
         device: Device to compute on.
 
@@ -283,7 +283,7 @@ class TorchBackend(Backend):
     def device_of(self, network: str) -> torch.device:
         """Return the device on which a network runs.
 
-        If the backend's device rejects long rows (``refuses_long_rows``), vocoders and encoders run on the CPU.
+        If the backend's device cannot compute long rows (``refuses_long_rows``), vocoders and encoders run on the CPU.
         """
         return torch.device("cpu") if self._rows_on_cpu and network not in self.half_precision else self.device
 

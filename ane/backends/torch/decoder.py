@@ -375,7 +375,8 @@ class LanePositions:
         lanes: Indices of the n lanes.
         lengths: Number of own positions that each lane already has, (n,).
         columns: Number T of new columns per lane.
-        like: Cache of one layer, (…, heads, positions, head_width). Its sizes, its dtype and its device apply.
+        like: Cache of one layer, (…, heads, positions, head_width). The masks take their sizes, dtype and device from
+            it.
 
     Attributes:
         position: Position of each new column, (n, T). ``None`` means that in all lanes the new columns have the

@@ -110,7 +110,7 @@ def refuses_long_rows(device: torch.device) -> bool:
 
 
 def native_bf16(device: torch.device) -> bool:
-    """Return whether a CUDA device computes in bfloat16. NVIDIA GPUs do so from Ampere on (compute capability 8.0)."""
+    """Return whether a CUDA device computes in bfloat16. Ampere (compute capability 8.0) and later NVIDIA GPUs do."""
     with torch.cuda.device(device):
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
@@ -129,7 +129,7 @@ MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FA
 
 @contextmanager
 def torch_memory_errors() -> Iterator[None]:
-    """Convert torch's out-of-memory errors inside the block to a one-line error. All other errors stay unchanged.
+    """Within the block, turn torch's out-of-memory errors into a one-line error. All other errors stay unchanged.
 
     Raises:
         UserError: Memory has run out, on the device or on the host.

@@ -163,7 +163,7 @@ def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
 
 
 def packed_layer(layer: nn.Module, makers: LayerMakers) -> nn.Module | None:
-    """Make the packed layer for a layer or block. Returns ``None`` if it is not to be packed."""
+    """Make the packed layer for a layer or block. Returns ``None`` for a layer or block that stays as it is."""
     for attribute, make in makers.blocks.items():
         if hasattr(layer, attribute):
             return make(layer)

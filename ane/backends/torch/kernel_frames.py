@@ -148,8 +148,7 @@ class KernelResidual(KernelFrameBlock):
 
     Args:
         block: Module to replace. Its attribute ``residual_parts`` names five submodules in this order: a norm, a layer
-            that maps each frame without its neighbours, the linear layer for the timestep embedding, a norm and a
-            convolution.
+            that maps each frame separately, the linear layer for the timestep embedding, a norm and a convolution.
         kind: Precision of the weights, "int8" or "bf16".
     """
 

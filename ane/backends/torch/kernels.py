@@ -143,7 +143,7 @@ def has_kernel(weights: str) -> bool:
 
 @cache
 def has_amx() -> bool:
-    """Return whether this process can use AMX. This asks the system for the permission that a process needs."""
+    """Return whether this process can use AMX. The function asks the system for the permission that AMX needs."""
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 

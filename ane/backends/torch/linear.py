@@ -306,7 +306,7 @@ class Int8FewRowsLinear(nn.Module):
     forward = Int8Linear.forward
 
     def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Scale rows to numbers from 0 (``low``) to 1 (``low`` + ``span``)."""
+        """Scale the numbers of rows, so that ``low`` becomes 0 and ``low`` + ``span`` becomes 1."""
         return rows.sub(low).div_(span)
 
     def scaled_product(self, values: Tensor, low: Tensor, span: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class ThreadNumbers:
         return most
 
     def restore(self, most: int) -> None:
-        """Set the number of threads back to the number that ``lower`` has returned."""
+        """Set the number of threads to the number that ``lower`` returned."""
         if torch.get_num_threads() != most:
             with self._lock:
                 torch.set_num_threads(most)

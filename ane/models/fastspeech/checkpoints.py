@@ -30,7 +30,7 @@ def import_fastspeech(
     precision: str | None = None,
     ignore_unknown: bool = False,
 ) -> Contents:
-    """Read a checkpoint of NVIDIA's FastSpeech example. The shapes of its tensors give the sizes of the model.
+    """Read a checkpoint of NVIDIA's FastSpeech example. The model's sizes come from the shapes of the tensors.
 
     Args:
         path: Path of the checkpoint.
@@ -154,7 +154,7 @@ def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig:
-    """Derive the sizes from the shapes of the tensors. Raises UserError if a needed tensor is missing."""
+    """Derive the sizes from the shapes of the tensors. Raises UserError if a necessary tensor is missing."""
 
     def shape(key: str, dimensions: int) -> tuple[int, ...]:
         value = entries.get(key)

@@ -36,7 +36,10 @@ class PackedAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Compute self-attention over x (B, T, C). ``bias`` (B, 1, 1, T) is added to the scores. Returns (B, T, C)."""
+        """Compute self-attention over x (B, T, C), with ``bias`` (B, 1, 1, T) added to the scores.
+
+        Returns (B, T, C).
+        """
         q, k, v = (
             part.unflatten(2, (self.heads, -1)).transpose(1, 2)  # each (B, h, T, C / h)
             for part in F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)

@@ -144,7 +144,7 @@ def form_error(path: Path, fault: str) -> UserError:
 
 
 def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
-    """Return the state dict of a voice. Raises UserError if its parameters do not fit the network."""
+    """Read the state dict of a voice. Raises UserError if its parameters do not fit the network."""
     if [one.name for one in model.graph.input] != ["ids", "speed"]:
         raise form_error(path, f"its inputs are {', '.join(one.name for one in model.graph.input)}, not ids and speed")
     try:

@@ -289,7 +289,7 @@ def share_weights(
 
 
 def check_shapes(model: ModelProto) -> None:
-    """Raise ValueError if a node reads a tensor that no node or input provides."""
+    """Infer the shapes in a graph. Raise ValueError if a node reads a tensor that no node or input provides."""
     graph = model.graph
     known = {one.name for one in (*graph.input, *graph.initializer)} | {""}
     for node in graph.node:

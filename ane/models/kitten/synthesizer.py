@@ -110,7 +110,10 @@ class KittenSynthesizer(StyleSpeaker):
 
     @cached_property
     def phonemizer(self) -> Phonemizer:
-        """The function that converts text to IPA: espeak-ng, loaded with the first text, unless you set another."""
+        """The function that converts text to IPA.
+
+        Unless you set another, it is espeak-ng, which loads with the first text.
+        """
         return load_espeak()
 
     def with_defaults(self, request: SpeechRequest) -> SpeechRequest:
@@ -124,7 +127,7 @@ class KittenSynthesizer(StyleSpeaker):
         return preprocess if settings.published else normalise_cased
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
-        """Split the text into chunks. A chunk's number of spoken characters is the number of its style's row."""
+        """Split the text into chunks. A chunk with n spoken characters has the style in row n of the voice's table."""
 
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             return self.chunk_of(piece, spoken_form(piece), passage, request, context)

@@ -223,7 +223,7 @@ def with_vocabulary(config: Any, entries: Entries) -> Any:
 
 
 def settings_of_tokenizer(content: str) -> dict[str, Any]:
-    """Return the model settings that suit the language of a tokenizer.json. Forks write the language into the file.
+    """Return the model settings for the language that a tokenizer.json names, as forks of Tortoise write it.
 
     In another language, the English rules would spell numbers in English and remove accents. If we have no rules for
     the language, numbers stay digits.

@@ -166,13 +166,13 @@ def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tupl
 
 
 def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = None) -> dict[str, Path]:
-    """List the files that ``import_tortoise`` would read, by official name. Raises UserError if one is missing."""
+    """List the files that ``import_tortoise`` would read, by official name. Raises UserError if a file is missing."""
     files, folder = checked_files(path, base, vocoder)
     return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
 
 def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:
-    """List the networks in the files. An encoder may be missing from its file if ``base`` has it."""
+    """List the networks in the files. A file may lack an encoder if ``base`` has this encoder."""
     keys = {path: read_entries(path)[0] for path in files.values()}
     return [
         name

@@ -48,7 +48,10 @@ class Embeddings:
         return len(tokens) + 4
 
     def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
-        """Return the columns (…, D) of codes at positions. The start code has position 0, and code i position i + 1."""
+        """Return the columns (…, D) for codes at these positions.
+
+        The start code has position 0, and code i position i + 1.
+        """
         return self.code[codes] + self.code_position[position]
 
 
@@ -236,7 +239,7 @@ def make_lanes(
         max_codes: Largest number of codes in a candidate.
         prefixes: Number of prefixes that the decoder can store.
         longest: Largest number of columns in a prefix. ``None`` allows any prefix that the network can take.
-        recorded_heads: Attention heads, as (layer, head), whose scores ``Candidate.prefix_scores`` should hold.
+        recorded_heads: Attention heads, as (layer, head), whose scores to store in ``Candidate.prefix_scores``.
         turns: Argument ``turns`` for ``Lanes``.
 
     Raises:

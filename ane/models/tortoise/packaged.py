@@ -72,7 +72,10 @@ class PackagedDenoiser(Denoiser):
         return [outputs["prediction"][: 1 + guided, :, 0, : self.length]]
 
     def _constant_inputs(self, function: FixedFunction) -> dict[str, np.ndarray]:
-        """Pad the inputs that are the same in every denoising step. They are cached for each bucket."""
+        """Pad the inputs that are the same in every denoising step.
+
+        The method caches them for each length of function.
+        """
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
             self._prepared[key] = {

@@ -62,7 +62,7 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
 
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
-    """Check that every layer in the file is used. Otherwise only a part of a larger model would be loaded.
+    """Check that the networks use every layer in the file. Otherwise only a part of a larger model would be loaded.
 
     Raises:
         UserError: The file has more layers than the config says.
@@ -217,12 +217,12 @@ FIXED = {
 
 
 def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Build a config for every network, by network name. Arguments that are not given have the official values.
+    """Build a config for every network, by network name. Arguments that ``values`` lacks get the official values.
 
     Args:
         values: Constructor arguments by file name ("autoregressive.pth"), at the top level or under the key
             "constructor". The key "trained" and keys that start with an underscore are ignored.
-        where: Name of the config, with which messages begin.
+        where: Beginning of messages, such as the name of the file with ``values``.
 
     Raises:
         UserError: The mapping has another layout, or a file, an argument or a value is unknown or invalid.

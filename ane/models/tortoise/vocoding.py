@@ -93,14 +93,14 @@ class UnivnetSound:
 
 
 def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: StreamingWindow | None = None) -> Windowed:
-    """Create a BigVGAN for a log-mel (100, n) that arrives incrementally. It makes 256 float32 samples per frame."""
+    """Create a BigVGAN for a log-mel (100, n) that arrives in pieces. It makes 256 float32 samples per frame."""
     return Windowed(
         backend, "bigvgan", config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window
     )
 
 
 class SourceFilterSound:
-    """Makes sound with a source filter from input that arrives incrementally: 256 float32 samples per mel frame.
+    """Makes sound with a source filter from input that arrives in pieces: 256 float32 samples per mel frame.
 
     Args:
         backend: Backend that runs the network.

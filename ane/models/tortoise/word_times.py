@@ -135,7 +135,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def without_delay(attention: np.ndarray, codes: int) -> np.ndarray:
-    """Move the rows of attention (T, K) earlier by ``codes`` codes. Rows beyond an end repeat the row at that end."""
+    """Move the rows of attention (T, K) earlier by ``codes`` codes. Beyond an end, repeat the row at this end."""
     return attention[np.clip(np.arange(len(attention)) + codes, 0, len(attention) - 1)]
 
 

@@ -107,7 +107,7 @@ class HarmonicNoise:
     def weights(self, first: int, count: int) -> np.ndarray:
         """Return the factors that undo the windows, for ``count`` rows of 300 samples: (count, 300).
 
-        A factor is 1 / the sum of the squared windows at the sample.
+        A factor is the inverse of the sum of all squared windows at the sample.
         """
         factors = np.repeat(weight(0, OVERLAP)[None], count, axis=0)
         stop, frames = first + count, len(self.f0)
@@ -141,14 +141,14 @@ class HarmonicNoise:
 
 @cache
 def normals() -> np.ndarray:
-    """Draw the table of noise: complex normal numbers, (NORMALS,) complex64, scaled to a mean power of exactly 2."""
+    """Draw a table of complex normal numbers for noise, (NORMALS,) complex64, scaled to a mean power of exactly 2."""
     drawn = np.random.default_rng(0).standard_normal((NORMALS, 2), dtype=np.float32)
     return (drawn / np.sqrt(np.mean(drawn * drawn))).view(np.complex64)[:, 0]
 
 
 @cache
 def weight(first: int, stop: int) -> np.ndarray:
-    """Return 1 / the sum of overlapping squared windows, (300,) float32.
+    """Return the inverse of the sum of squared windows where they overlap, (300,) float32.
 
     A window has four parts of 300 samples. The parts from ``first`` up to ``stop`` overlap.
     """
@@ -190,8 +190,8 @@ def pulses(f0: np.ndarray, first: int, count: int, pitches: float) -> tuple[np.n
         f0: Fundamental frequency of every frame in Hz, (L,).
         first: Index of the first frame to make.
         count: Number of frames to make.
-        pitches: Sum of the pitch over all earlier samples. Float64 holds it exactly, so the phase of the pulses does
-            not depend on how the frames are divided among calls.
+        pitches: Sum of the pitch over all earlier samples. Float64 represents it exactly, so the phase of the pulses
+            does not depend on how you divide the frames among calls.
 
     Returns:
         The pulses, (300 · count,) float32, and the sum of the pitch up to their end.

@@ -190,7 +190,10 @@ def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
 def check_network(
     network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor], where: Path
 ) -> set[str]:
-    """Check the keys, types and shapes of a network's tensors. Returns its keys. Raises UserError if one is wrong."""
+    """Check the keys, types and shapes of a network's tensors.
+
+    Returns the keys. Raises UserError if anything is wrong.
+    """
     entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
     found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
     if len(found) != size:

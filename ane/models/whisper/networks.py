@@ -73,7 +73,7 @@ def feed_forward(width: int) -> nn.Sequential:
 
 
 def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute attention in which every position attends to all positions. Silence is not masked."""
+    """Compute attention in which every position attends to all positions, even to silence."""
     return F.scaled_dot_product_attention(q, k, v)
 
 

@@ -318,7 +318,7 @@ class RecordingTranscription:
         return segments, advance
 
     def _keep(self, segments: list[TranscriptSegment], decoded: DecodedWindow) -> Iterator[TranscriptSegment]:
-        """Drop segments without text or without duration, and yield the others. Their tokens become a later prompt."""
+        """Yield the segments that have text and a duration. The next window's prompt gets their tokens."""
         for segment in segments:
             if segment.start < segment.end and segment.text.strip():
                 self.tokens += segment.tokens

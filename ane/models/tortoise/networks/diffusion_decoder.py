@@ -195,7 +195,7 @@ class DiffusionTts(nn.Module):
         """Run ``forward`` for several utterances in one call. Returns packed frames (N, 200).
 
         Args:
-            x: Packed noisy mels. An utterance has as many rows as in ``packing``, or one row that all its rows share.
+            x: Packed noisy mels. Each utterance has as many rows as in ``packing``, or a single row for all of them.
             timesteps: One timestep for all rows, (1,), or one per row, (rows,).
             code: Packed conditioning, (N, C).
             packing: Layout of ``code`` and the result.

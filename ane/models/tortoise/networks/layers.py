@@ -71,7 +71,7 @@ class RelativePositionBias(nn.Module):
         return self._kept(length, dtype, lambda: self.computed(length, dtype).unfold(1, length, 1).flip(1))
 
     def last_query_first(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the rows of ``forward`` in reverse order. No row is stored: each is a view into ``by_distance``."""
+        """Return the rows of ``forward`` in reverse order, as views into ``by_distance``, which take no memory."""
         return self.by_distance(length, dtype).unfold(1, length, 1)
 
     def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:
