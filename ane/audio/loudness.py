@@ -59,13 +59,16 @@ class LoudnessMeter:
 
     @property
     def rms(self) -> float:
-        """The RMS level of the whole sound in dB. A square wave at full scale has 0 dB, and silence has -inf."""
+        """The RMS level of the whole sound in dB: 0 for a square wave at full scale, and -inf for silence."""
         powers = self._hops(1)
         return 10 * math.log10(powers.mean()) if powers.any() else -math.inf
 
     @property
     def noise_floor(self) -> float:
-        """The RMS level of the quietest half second in dB. Silence, or a sound of less than half a second, has -inf."""
+        """The RMS level of the quietest half second in dB.
+
+        It is -inf for silence, and for less than half a second of sound.
+        """
         powers = self._hops(1)
         quietest = np.convolve(powers, np.full(5, 0.2), "valid").min() if len(powers) >= 5 else 0.0
         return 10 * math.log10(quietest) if quietest > 0 else -math.inf

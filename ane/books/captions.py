@@ -99,7 +99,7 @@ def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[list[str]]:
-    """Distribute the words of a text over the lines of a subtitle."""
+    """Divide the words of a text among the lines of a subtitle."""
     lines: list[list[str]] = []
     for word in WORDS.findall(without_commands(text)):
         if lines and sum(map(len, lines[-1])) + len(lines[-1]) + len(word) <= LINE:

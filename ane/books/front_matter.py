@@ -184,7 +184,7 @@ def next_heading(blocks: Sequence[TextBlock], start: int) -> int:
 
 
 def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
-    """Return the entries of a table of contents, in lower case and without page numbers."""
+    """Return the titles in a table of contents, in lower case and without page numbers."""
     return {
         PAGE_AT_END.sub("", line[-LONGEST_ENTRY:]).rstrip(" .·…_").casefold()
         for block in blocks

@@ -303,7 +303,7 @@ class CastReport:
 
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
-    """Find out who speaks the quotations of a document. With a cast, speakers have the names in the cast."""
+    """Find out who speaks the quotations of a document. If there is a cast, speakers have their names in the cast."""
     cast = cast or Cast()
     lines = [
         (number, line)

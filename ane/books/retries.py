@@ -148,9 +148,9 @@ def judged(
 
 
 def spoken_text(text: str, speaker: BookSpeaker) -> str:
-    """Return the words that a chunk should sound like: respelled by the lexicon, and without commands.
+    """Return the words that a listener should hear in a chunk: respelled by the lexicon, and without commands.
 
-    If a respelling contains phonemes, no word is respelled.
+    If a respelling contains phonemes, the function respells no word.
     """
     respelled = speaker.respell(text)
     return without_commands(text if "{" in respelled else respelled)

@@ -24,7 +24,8 @@ class SoundFiles:
         parts: The timelines of the files, one per file.
 
     Attributes:
-        whole: Meter that has measured the decoded sound of all files. ``None`` means that no level was asked for.
+        whole: Meter that has measured the decoded sound of all files. ``None`` means that the book does not need a
+            level.
         measures: The measured values of each file, in the order of ``acx.LIMITS``. The list is empty if ``for_acx`` is
             false.
     """

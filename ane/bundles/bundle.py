@@ -184,7 +184,7 @@ class Bundle:
 
     @property
     def mel_norms(self) -> np.ndarray:
-        """The divisor for each band of the log-mel input that conditions the decoder, (80,) float32.
+        """Numbers by which the bands of the decoder's conditioning log-mel are divided, (80,) float32.
 
         The official file is data/mel_norms.pth. Raises UserError if the family has no mel norms.
         """

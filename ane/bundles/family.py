@@ -230,7 +230,10 @@ def recognised_family(path: Path) -> ModelFamily | None:
 
 
 def family_of_repository(repository: str) -> ModelFamily:
-    """Return the family whose ``repositories`` matches the name of a hub repository, or else ``DEFAULT_FAMILY``."""
+    """Return the family whose ``repositories`` matches a hub repository's name.
+
+    If none does, return ``DEFAULT_FAMILY``.
+    """
     return next(
         (
             family

@@ -94,7 +94,7 @@ def match_entries(
     why_misshapen: Callable[[], str],
     prefix: str = "",
 ) -> dict[str, tuple[str, ...]]:
-    """Find the entries of a file that determine each tensor of a network (see ``sources``).
+    """Find the entries of a file from which to compute each tensor of a network (see ``sources``).
 
     Args:
         shapes: Shapes in the network's state dict, by key.
@@ -105,7 +105,7 @@ def match_entries(
         prefix: Prefix of the network's keys in the file.
 
     Returns:
-        The names of the entries, for each key of the network.
+        The names of the entries, by the network's key.
 
     Raises:
         UserError: An entry is missing, is not a float tensor, or has another shape than the network needs.

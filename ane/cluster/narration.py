@@ -116,11 +116,11 @@ def speak_many(
     column: str = "text",
     **request: Any,
 ) -> Any:
-    """Speak many texts on a cluster. Every text is spoken as by ``ane.load(bundle).speak(text, **request)``.
+    """Speak many texts on a cluster. Every speech is the same as from ``ane.load(bundle).speak(text, **request)``.
 
     Args:
-        texts: Iterable of texts, of any length, or a ``ray.data.Dataset`` with the texts in ``column``. An iterable is
-            read as workers become free, at most ``AHEAD`` texts beyond the first text that is not done.
+        texts: Iterable of texts, of any length, or a ``ray.data.Dataset`` with the texts in ``column``. The function
+            reads an iterable when workers become free, but at most ``AHEAD`` texts beyond the first unfinished text.
         bundle, backend, precision: See ``ane.load``. The bundle must be on every machine of the cluster.
         address: Address of the cluster (see ``connected``). Leave it out for a data set, which is already on a cluster.
         workers: Number of processes that load the model. ``None`` means one per GPU or, if there are no GPUs, one per

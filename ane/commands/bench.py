@@ -115,7 +115,7 @@ class BenchRun:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure the backends, choose the fastest settings, and report them."""
+    """Run `ane bench`: measure the backends, choose the fastest settings, and report them."""
     from ane.bundles.package_records import COMPUTE_UNITS
     from ane.system.files import check_output_file
 

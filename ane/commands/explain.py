@@ -50,9 +50,7 @@ def print_steps(title: str, steps: list[dict[str, str]]) -> None:
 
 
 def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
-    """Return the lexicon's respellings.
-
-    For every chunk, also return the model's input and the readings that lead to it.
+    """Return the lexicon's respellings, and two things for every chunk: the model's input, and the readings behind it.
 
     Raises:
         UserError: The model does not use the English normaliser, or ``speak`` would reject the text.

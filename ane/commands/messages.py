@@ -83,7 +83,7 @@ def message_console(args: argparse.Namespace) -> Console:
 
 
 def report_console(args: argparse.Namespace) -> Console:
-    """Return a console on standard output for reports of finished work. A report that cannot be written is dropped."""
+    """Return a console on standard output for reports of finished work. It drops a report that it cannot write."""
     return TerminalConsole(
         file=TolerantStream(sys.stdout),
         highlight=False,

@@ -41,7 +41,7 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
 
 
 def cached_packages(model: Bundle, console: Console) -> Bundle:
-    """Return the embedded bundle with packages, from the cache. Convert it first if the cache does not have it.
+    """Return the copy of the embedded bundle that has packages. If the cache does not have this copy, convert it first.
 
     Raises:
         UserError: The cache cannot be written.

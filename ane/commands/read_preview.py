@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | None) -> None:
-    """Print the output of --list, --cast-report, --text or --explain. These flags speak nothing and begin no job."""
+    """Print the output of --list, --cast-report, --text or --explain. With these flags, nothing is spoken or stored."""
     from ane.books.plan import cast_report
 
     console = output_console()
@@ -40,7 +40,7 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
 def plan_to_print(
     args: argparse.Namespace, document: "Document", cast: Cast | None, lengths: tuple[int, int] | None
 ) -> "BookPlan":
-    """Divide the document, or the chapters and seconds that flags choose, into chunks. No voice or seed is needed."""
+    """Divide the document, or the part that flags choose, into chunks for printing, without a voice or seed."""
     from ane.books.plan import Silences, SpeechIdentity, plan_book
 
     plan = plan_book(document, SpeechIdentity("", "", {}, 0), Silences(), lengths, cast=cast)

@@ -145,7 +145,7 @@ def without_listings(texts: Iterable[str]) -> Iterator[str]:
 
 
 def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:
-    """Yield texts to speak together: the first clause, then all new clauses whenever text arrives, then the rest."""
+    """Yield the texts to speak: the first clause, then all new clauses whenever text arrives, then the rest."""
     first = True
     with closing_source(texts):
         for text in texts:

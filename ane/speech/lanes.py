@@ -307,7 +307,10 @@ class Lanes:
                 waiter.woken.wait()
 
     def _wake(self) -> None:
-        """Wake the waiters that are settled. If no thread runs the steps, also wake the most urgent waiter to do so."""
+        """Wake the waiters that are settled.
+
+        If no thread runs the steps, also wake the most urgent waiter to run them.
+        """
         for waiter in self._waiting:
             if waiter is not self._leader and waiter.settled:
                 waiter.woken.notify()

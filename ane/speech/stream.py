@@ -348,7 +348,8 @@ class ChunkDelivery:
 
         Args:
             samples: Samples of the chunk, (n,) float32.
-            last: Whether the chunk ends with these samples. If so, yield all of its sound and the silence after it.
+            last: Whether the chunk ends with these samples. If so, the method yields the rest of the sound and the
+                silence after it.
         """
         sound = self.stretcher.feed(samples)
         if last:

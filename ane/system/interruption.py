@@ -16,8 +16,8 @@ from types import FrameType
 class Stopped(KeyboardInterrupt):
     """Means that a signal has asked the command to stop.
 
-    We do not raise KeyboardInterrupt itself. If a KeyboardInterrupt passes through ``exec``, ``python -m`` ends the
-    process as SIGINT would. The process then does not have the exit status that the command chooses.
+    We do not raise KeyboardInterrupt. If a KeyboardInterrupt passes through ``exec``, ``python -m`` ends the process as
+    SIGINT would, and not with the exit status that the command chooses.
     """
 
 

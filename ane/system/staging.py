@@ -22,7 +22,10 @@ _DAY = 24 * 3600  # seconds after which a staging folder without a lock file cou
 
 
 class StagingFolder:
-    """A staging folder for ``destination``. You can call ``remove`` at any time, also before ``create``."""
+    """A temporary folder in which a process writes before it replaces ``destination``.
+
+    You can call ``remove`` at any time, even before ``create``.
+    """
 
     def __init__(self, destination: Path):
         # the prefix shortens the name, which may already be as long as the file system allows

@@ -194,7 +194,7 @@ def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
 
 
 def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]:
-    """Return what a package's record says about its origin: the model, the options, and the versions of libraries."""
+    """Describe the origin of a package for its record: the model, the options, and the versions of libraries."""
     torch, onnx, onnxruntime = OnnxTarget().versions()
     return {
         "model": model.name,

@@ -35,7 +35,7 @@ class LayerComparison:
             self.kept[f"{self.folder}/{value}/package"] = np.asarray(actual, np.float32)
 
     def excerpt(self, value: str) -> list[str]:
-        """Return three lines with the elements at the largest error: of the reference, the package, the difference.
+        """Return three lines with elements around the largest error: the reference, the package, the difference.
 
         If the arrays of the value were not stored, return no lines.
         """

@@ -127,7 +127,7 @@ class GraphWriter:
     def _value(self, part: str | Constant) -> Value:
         """Return a value of the graph.
 
-        If ``part`` is a name, return the result of an earlier op, and otherwise a constant.
+        If ``part`` is a name, this is the result of an earlier op. Otherwise, it is a constant.
         """
         if isinstance(part, str):
             if part in self._values:

@@ -129,7 +129,10 @@ class CoreMLFunction:
             raise self._refuse("make a state for", error) from error
 
     def _hold(self, views: dict[str, np.ndarray]) -> None:
-        """Hold the arrays of a prediction that has ended, because Core ML may still read them. Drop older arrays."""
+        """Hold the arrays of a prediction that has ended, because Core ML may still use them.
+
+        Drop much older arrays.
+        """
         now = time.monotonic()
         while self._passed and now - self._passed[0][0] > BUFFER_SECONDS:
             self._passed.popleft()

@@ -145,7 +145,7 @@ def _slices(
 
 @op(exact=True)
 def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
-    """Take ``size`` positions of each axis, from ``begin`` on. A size of −1 takes all remaining positions."""
+    """Take ``size`` positions of each axis, beginning at ``begin``. A size of −1 takes all remaining positions."""
     for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
         start %= x.shape[axis]
         x = x.narrow(axis, start, x.shape[axis] - start if length == -1 else length)

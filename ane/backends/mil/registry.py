@@ -56,7 +56,7 @@ class Kernel:
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
-        """The functions that convert arguments, by parameter name, without ``variadic`` parameters and ``inner``."""
+        """The functions that convert arguments, by parameter name. ``variadic`` parameters and ``inner`` have none."""
         return {name: CONVERTERS[kind] for name, kind in self.kinds.items() if kind in CONVERTERS}
 
     @cached_property

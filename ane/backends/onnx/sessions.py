@@ -60,9 +60,9 @@ class GraphSessions:
 
     @contextmanager
     def lend(self) -> Iterator[Any]:
-        """Lend a session for the duration of the block.
+        """Give the calling thread a session for the duration of the block. Other threads cannot use this session then.
 
-        Raises UserError if another session is due but does not load.
+        If threads have waited long enough, the method loads another session first. Raises UserError if that fails.
         """
         session = self._take()
         try:

@@ -249,7 +249,7 @@ class PackagedBackend(PackagedEngine):
         LOGGER.info("%s. %s instead.", error_without_advice(error), instead or f"Running {network} on torch")
 
     def units(self, network: str) -> PlacementPolicy:
-        """Return the policy that says on which compute units each function of a network runs."""
+        """Return the policy that decides on which compute units each function of a network runs."""
         if network not in self._units:
             self._units[network] = PlacementPolicy(self.packages[network], self.runtime, self._compute_units)
         return self._units[network]

@@ -70,7 +70,7 @@ class Runtime(ABC):
         Args:
             package: Folder of the package.
             function: Name of the function.
-            compute_units: Compute units on which Core ML may run it, one of
+            compute_units: Compute units on which Core ML may run the function, one of
                 ``ane.bundles.package_records.COMPUTE_UNITS``.
 
         Raises:

@@ -244,7 +244,7 @@ class FastSpeech(nn.Module):
         self.mel_linear = nn.Linear(config.d_model, config.n_mels)
 
     def text(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Run the half before the length regulator on ids (B, T) int64 and a mask (B, T).
+        """Run the network up to the length regulator, on ids (B, T) int64 and a mask (B, T).
 
         Returns (B, T, C + 1): the encoder's states, then the log durations.
         """
@@ -254,9 +254,9 @@ class FastSpeech(nn.Module):
         return torch.cat([states, log_durations[..., None]], dim=-1)
 
     def mel(self, states: Tensor, alignment: Tensor, mask: Tensor) -> Tensor:
-        """Run the length regulator and the half after it. Returns a mel (B, M, L) of natural logarithms.
+        """Run the network from the length regulator to the end. Returns a mel (B, M, L) of natural logarithms.
 
-        Frames outside the mask are the bias of ``mel_linear``.
+        Outside the mask, every frame is the bias of ``mel_linear``.
 
         Args:
             states: States of the symbols, (B, T, C).

@@ -104,7 +104,7 @@ class HibariSynthesizer(Speaker):
             counts: Duration of each phoneme in slow frames, (T,).
 
         Returns:
-            f0 in Hz, (L,), and the frames (L, C + 2). A frame has a state for the sound, log f0 and energy.
+            f0 in Hz, (L,), and the frames (L, C + 2). A frame consists of a state for the sound, log f0 and energy.
         """
         for_prosody, for_sound = np.split(states, [self.config.prosody_width], axis=1)
         slow = for_prosody.repeat(counts, axis=0)  # (S, P)

@@ -75,7 +75,7 @@ def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> 
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Return how many latents the diffusion gets. The latents end where a silence becomes too long.
+    """Return how many latents of a candidate to pass to the diffusion. They end where a silence becomes too long.
 
     A silence may have ``config.calm_run`` silent codes in a row. Upstream allows eight for every model (api.py,
     calm_tokens).

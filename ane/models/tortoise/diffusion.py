@@ -73,7 +73,7 @@ def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> di
 
 
 def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
-    """Return the two weights in the estimate of the clean mel x0: for x, and for the network's prediction."""
+    """Return the weights of the noisy mel x and of the network's prediction in the estimate of the clean mel x0."""
     alpha_bar = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
         return {

@@ -320,9 +320,10 @@ class Rendering:
         self._report("decode", sum(decoding.finished for decoding in self._decodings), f"{seconds:.1f} s of sound")
 
     def _ranked(self, rendered: RenderedChunk, candidates: list[Candidate]) -> list[Candidate]:
-        """Rank a chunk's candidates with CLVP, and return the best, best first. A single candidate is not ranked.
+        """Rank a chunk's candidates with CLVP, and return the best ones, best first.
 
-        This also reports the chunk's facts and words. The times of the words include silence that is trimmed later.
+        A single candidate needs no ranking. The method also reports the chunk's facts and words. The times of the words
+        include silence that is trimmed later.
         """
         chunk: Any = rendered.chunk
         best, notes = candidates[: self.settings.best], []

@@ -30,9 +30,9 @@ def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
 
     Args:
         steps: Number of timesteps.
-        spacing: "even" spaces them evenly, as upstream does, and puts a single step at 0. "logsnr" takes the timesteps
+        spacing: Rule. "even" spaces the timesteps evenly, as upstream does. "logsnr" takes the timesteps that are
             nearest to evenly spaced λ = ln(α/σ) (Lu et al. 2022, DPM-Solver), so that solvers in λ take steps of equal
-            size, and puts a single step at 3999.
+            size. A single step is at 0 for "even", and at 3999 for "logsnr".
     """
     if spacing == "even":
         stride = (TRAINED_STEPS - 1) / (steps - 1) if steps > 1 else 1.0
@@ -96,7 +96,7 @@ def ddim(schedule: Schedule, index: int) -> dict[str, float]:
 
 
 def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
-    """Return a step of DPM-Solver++(2M) in λ = ln(α/σ) (Lu et al. 2022, algorithm 2). The last step returns x0."""
+    """Return a step of DPM-Solver++(2M) in λ = ln(α/σ) (Lu et al. 2022, algorithm 2). The last step results in x0."""
     if index == 0:
         return {"next_from_x": 0.0, "next_from_x0": 1.0}
     snr = log_snr(schedule.alphas_cumprod)

@@ -199,9 +199,9 @@ class TortoiseSettings(SpeechSettings):
 
         Args:
             preset: Name of a preset, a key of ``PRESETS``. ``None`` means ``default_preset(model)``.
-            model: Settings that the model's bundle.json holds. Its keys are "sampling" (the fields of ``Sampling`` that
-                differ from the defaults), "split", "silence", "normaliser", "codes_per_word", and "preset" (the name
-                of the default preset).
+            model: Settings in the model's bundle.json. The keys are "sampling" (the fields of ``Sampling`` that differ
+                from the defaults), "split", "silence", "normaliser", "codes_per_word", and "preset" (the name of the
+                default preset).
             changes: Fields of ``TortoiseSettings`` and their values.
 
         Raises:

@@ -24,7 +24,7 @@ SCALES = 1024 / 256, 24000 / 22050  # frames at 22050 Hz per latent, and frames 
 
 
 class HifiganSound:
-    """Makes sound with HiFi-GAN from latents (n, D) that arrive incrementally.
+    """Makes sound with HiFi-GAN from latents (n, D) that arrive in pieces.
 
     N latents become 256·⌊4·N·24000/22050⌋ float32 samples. The samples do not depend on how you divide the latents
     among the calls of ``feed``.
@@ -57,7 +57,7 @@ class HifiganSound:
 
 
 class UnivnetSound:
-    """Makes sound with UnivNet from a log-mel (100, n) that arrives incrementally: 256 float32 samples per frame.
+    """Makes sound with UnivNet from a log-mel (100, n) that arrives in pieces: 256 float32 samples per frame.
 
     Args:
         backend: Backend that runs the network.

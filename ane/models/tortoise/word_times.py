@@ -124,7 +124,10 @@ class WordTimer:
 
 
 def distinct_heads(heads: Sequence[TimedHead]) -> list[tuple[int, int]]:
-    """Return the heads as distinct pairs (layer, head), ascending. Several delays may name the same head."""
+    """Return the distinct pairs (layer, head), ascending.
+
+    ``heads`` may have the same pair several times, with other delays.
+    """
     return sorted({(layer, head) for layer, head, _ in heads})
 
 

@@ -78,7 +78,9 @@ class HarmonicNoise:
         return made.reshape(-1)
 
     def frames(self, spectra: np.ndarray, windows: np.ndarray, heard: np.ndarray) -> np.ndarray:
-        """Filter the windows of at most BLOCK frames, and add the noise. Returns (l, 1200), valid until the next call.
+        """Filter the windows of at most BLOCK frames, and add the noise.
+
+        Returns (l, 1200), which the next call overwrites.
 
         Args:
             heard: Indices of the frames with pulses.
@@ -167,7 +169,7 @@ def polar(
     size: np.ndarray | None = None,
     part: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Compute exp(logarithm) · e^{i angle}, complex64. ``magnitude`` limits exp(logarithm).
+    """Compute exp(logarithm) · e^{i angle}, complex64. The function ``magnitude`` limits exp(logarithm).
 
     Args:
         logarithm: Logarithm of the magnitude, float32.

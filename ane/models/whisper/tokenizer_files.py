@@ -92,7 +92,7 @@ def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
 def byte_letters() -> list[str]:
     """Return the characters that stand for bytes 0 to 255 in GPT-2's BPE.
 
-    A printable byte stands for itself. The other bytes are U+0100 and up.
+    A printable byte stands for itself. The other bytes become U+0100, U+0101 and so on.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(0x100, 0x200))

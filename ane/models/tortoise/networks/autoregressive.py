@@ -217,7 +217,7 @@ class UnifiedVoice(nn.Module):
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
         """Compute the attention scores between the columns after the prefix and the columns of the prefix.
 
-        Layers after the last layer in ``heads`` are not run.
+        The method does not run layers after the last layer in ``heads``.
 
         Args:
             x: Columns, (1, T, D).

@@ -76,7 +76,7 @@ class RandomLatentConverterConfig(Config):
 
 
 class EqualLinear(nn.Module):
-    """A linear layer and a leaky ReLU. The parameters are scaled at run time (StyleGAN 2, Karras et al. 2020)."""
+    """A linear layer and a leaky ReLU. Each call scales the parameters first (StyleGAN 2, Karras et al. 2020)."""
 
     rate = 0.1
 
