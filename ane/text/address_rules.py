@@ -8,28 +8,29 @@ alternate in it.
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import (
+from ane.text.count_rules import NOT_PLURAL
+from ane.text.lexicon import LETTERED, MONTHS, SENTENCE_STARTERS, words
+from ane.text.places import (
+    AIRLINES,
     CODE_WORDS,
     COMPASS,
+    CUED_STATES,
     DIRECTIONS,
-    LETTERED,
-    MONTHS,
-    SENTENCE_STARTERS,
     STATES,
     STREETS,
     SURE_STREETS,
+    TOWNS,
+    UNSURE_STATES,
     WITHIN_ADDRESS,
-    words,
 )
 from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, in_context, period_after, rule
 
 DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
 NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
-UNSURE_STATES = words(
-    "AL AR DE HI ID IN LA ME MS OK OR PA"
-)  # states only before a ZIP code; otherwise words or languages
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
+TOWN_BEFORE = re.compile(rf"\b{any_of(TOWNS)}, \Z")
+CUE_BEFORE = re.compile(r"\b(?:in|near|outside|from|to) (?:[A-Z][\w.'-]+ ){0,2}[A-Z][\w'-]+[a-z], \Z")
 UNLETTERED = f"(?i:{''.join(rf'(?<!{word} )' for word in sorted(LETTERED))})"  # no word such as "group" before
 
 
@@ -57,8 +58,10 @@ def is_title(match: re.Match) -> bool:
 def expand_street(match: re.Match) -> str:
     """Read Main St. as "Main street" and Oak Dr. as "Oak drive", unless the name before it begins a sentence."""
     before = follows(match, NAME_BEFORE)
-    if not before or before[1].lower() in SENTENCE_STARTERS or (match[1] == "St" and is_title(match)):
+    if not before or before[1].lower() in SENTENCE_STARTERS or (match[1] in ("St", "ST") and is_title(match)):
         return match[0]
+    if match[1] == "ST":
+        return f"STREET{period_after(match)}" if before[1].isupper() and match[2] else match[0]
     return STREETS[match[1].lower()] + (period_after(match) if match[2] else "")
 
 
@@ -67,14 +70,34 @@ def expand_state(match: re.Match) -> str:
     return f"{STATES.get(match[1], match[1])} {number_words.digit_groups(match[2])}"
 
 
+def expand_state_of_town(match: re.Match) -> str:
+    """Read Boise, ID as "Boise, Idaho". ID, OK and others are states only after a town that is known to be one."""
+    state = match[1]
+    known = follows(match, PLACE_BEFORE) and (
+        state not in UNSURE_STATES
+        or follows(match, TOWN_BEFORE)
+        or (state in CUED_STATES and follows(match, CUE_BEFORE, 48))
+    )
+    return STATES.get(state, state) if known else state
+
+
+def expand_flight(match: re.Match) -> str:
+    """Read flight BA 2490 as "flight B A twenty-four ninety"."""
+    code = match[1] or ""
+    number = number_words.year(int(match[2])) if len(match[2]) > 2 and match[2][0] != "0" else match[2]
+    return f"{code[0]}.{code[1]}. {number}" if len(code) == 2 else f"{code} {number}".strip()
+
+
 def spoken_code(code: str) -> str:
-    """Read 2021-00123 as "two zero two one dash zero zero one two three". Letters stay unchanged."""
+    """Read 2021-00123 as "two zero two one dash zero zero one two three". Only the letters of a VIN are spelled."""
+    capitals = bool(SERIAL.fullmatch(code))
     return " ".join(
-        number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
+        number_words.digits(part) if part.isdigit() else "dash" if part == "-" else " ".join(part) if capitals else part
         for part in re.findall(r"\d+|[A-Za-z]+|-", code)
     )
 
 
+SERIAL = re.compile(r"(?=(?:[A-Z]*\d){6})(?=.{10})(?:\d*[A-Z]+\d+){2,}[A-Z]*")
 CODE_BEFORE = re.compile(
     rf"\b(?i:{any_of(CODE_WORDS)})(?:\s(?:no\.|(?:code|number|id|is|was|of|ending in"
     r"|[a-z]+ing with)\b)|:)*\s(?:#|number )?\Z"
@@ -94,13 +117,19 @@ def expand_code(match: re.Match) -> str:
     known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2
     order = follows(match, ORDER_BEFORE, 30)
     numbered = order and re.fullmatch(
-        r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}|[A-Z]{2,4}-\d{4}" + r"|\d{4,}" * bool(order["number"]), code
+        r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}|[A-Z]{2,4}-\d{4}"
+        + r"|\d{4,}|[A-Z]{1,4}-?\d{3,}(?:-\d+)?" * bool(order["number"]),
+        code,
     )
     parts = set(re.findall("[A-Za-z]+", code))
     serial = parts and code.count("-") > 1 and not {part.lower()[:3] for part in parts} & JOINING
     return (
         spoken_code(code)
-        if known or numbered or serial or re.fullmatch(r"[a-z]{1,4}\d{3,}[a-z]?|[A-Z]{1,4}-\d{5,}", code)
+        if known
+        or numbered
+        or serial
+        or SERIAL.fullmatch(code)
+        or re.fullmatch(r"[a-z]{1,4}\d{3,}[a-z]?|[A-Z]{1,4}-\d{5,}", code)
         else code
     )
 
@@ -119,7 +148,7 @@ RULES: tuple[TextRule, ...] = (
         rf"\b({DIRECTION})\.?\s+(?=(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+{STREET}\b)",
         lambda match: f"{DIRECTIONS[match[1]]} ",
     ),
-    rule("Main St.", r"\b(St)\b(\.?)", expand_street),
+    rule("Main St.", r"\b(S[tT])\b(\.?)", expand_street),
     rule(
         "1st st, 5th Fl.",
         r"(?<=\d(?:st|nd|rd|th) )(st\b|[Ff]l\b(?=\.))(\.?)",
@@ -155,15 +184,7 @@ RULES: tuple[TextRule, ...] = (
         ),
     ),
     rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
-    rule(
-        "Austin, TX",
-        r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))",
-        lambda match: (
-            STATES[match[1]]
-            if match[1] in STATES and match[1] not in UNSURE_STATES and follows(match, PLACE_BEFORE)
-            else match[0]
-        ),
-    ),
+    rule("Austin, TX", r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))", expand_state_of_town),
     rule("account no. 12", r"(?<=[a-z] )no\.\s?(?=\d{3}|[A-Z]{1,4}-\d)", "number "),
     rule("ref. AB-1", r"\b([rR]ef)\.\s?(?=[A-Z]{1,4}-\d|(?<!the ref\. )(?<!a ref\. )(?<!our ref\. )\d)", r"\1erence "),
     rule(
@@ -211,6 +232,35 @@ RULES: tuple[TextRule, ...] = (
         ),
     ),
     rule(
+        "flight BA 2490, Flight 370",
+        r"(?<![\w.,$£€/-])(?:([A-Z]{2}) ?)?(\d{2,4})\b(?![.,:/-]?\d|%|-[a-z])",
+        in_context(
+            (
+                (
+                    r"\b[fF]lights?(?: (?:number|no\.))? (?:#|number )?",
+                    rf"(?!\s(?:(?!{NOT_PLURAL}\b)[a-z]+s|people|km|hour|ft|feet)\b)",
+                ),
+                (r"\bFlight ", ""),
+            ),
+            expand_flight,
+        ),
+    ),
+    rule(
+        "on AA 102 to Dallas",
+        rf"(?<![\w.,$£€/-])({any_of(AIRLINES)}) ?(\d{{3,4}})\b(?![.,:/-]?\d|%|-[a-z])",
+        in_context(
+            (
+                (r"\b(?:flew|flying|fly|board(?:ed|ing)?|aboard|booked)(?: on)? ", ""),
+                (
+                    "",
+                    r" (?:(?:to|from) [A-Z]|(?:departs|departed|landed|lands|arrives|arrived|took off|takes off)\b"
+                    r"|(?:is|was|has been) (?:now |still )?(?:boarding|delayed|cancell?ed|on time|late|due)\b)",
+                ),
+            ),
+            expand_flight,
+        ),
+    ),
+    rule(
         "zip code 90210, order 2021-00123, t2000",
         r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"
         r"(?![\w@-]|[.,:]\d|\.\w)",
@@ -218,7 +268,7 @@ RULES: tuple[TextRule, ...] = (
     ),
     rule(
         "10.0.0.1:8080",
-        r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost):(\d{2,5})\b",
+        r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost)(?::|,? port )(\d{2,5})\b",
         lambda match: f"{match[1]} port {number_words.digits(match[2])}",
     ),
     rule(

@@ -18,6 +18,7 @@ from ane.text.lexicon import (
     ENDINGS,
     FEELINGS,
     INTERJECTIONS,
+    NUMBERED_EVENTS,
     NUMERAL_ABBREVIATIONS,
     NUMERAL_AFTER,
     NUMERAL_AFTER_CAPITALISED,
@@ -136,6 +137,8 @@ LETTERED_HEADING = re.compile(rf"\b(?i:{any_of(NUMERAL_AFTER | NUMERAL_AFTER_CAP
 SMALL_CASE = re.compile(rf"\b(?i:{any_of(word for word in SMALL_CASES if len(word) > 3 and word != 'viii')})s?\s+\Z")
 RULER = re.compile(rf"\b{forms(RULERS, 'capitalize', 'upper')}\s+\Z")
 CENTURY = re.compile(r"\s+(?i:century|centuries)\b")
+THE = re.compile(r"\b[Tt]he \Z")
+NUMBERED_EVENT = re.compile(rf"\s+(?:[A-Z][a-z]+ )?{any_of(NUMBERED_EVENTS)}\b")
 PRONOUN = re.compile(rf"'|\s+(?i:{any_of(AFTER_PRONOUN_I)})\b")
 AT_END_OF_CLAUSE = re.compile(r"[.;:)]|\s*\Z|\s+of\b")
 AT_END_OF_SMALL_CLAUSE = re.compile(r"[,.;:)]|\s*\Z|\s+(?:of|and|to|scene)\b")
@@ -145,6 +148,7 @@ SUBJECT = re.compile(
     r"(?:(?:\A|[.!?]['\")]*\s|\n)['\"(]*"
     r"|\b(?:King|Queen|Emperor|Pope|Tsar|Czar|Kaiser|Prince)\s)\w+\s+\Z"
 )
+MALCOLM = re.compile(r"\b(?i:Malcolm)\s+\Z")  # Malcolm X
 INITIAL = re.compile(r"[VX]\.\s+[A-Z]")
 FOURTH_OR_NINTH = re.compile(r"\((?:four|nine)\)(?s:.*)\Z")
 
@@ -173,14 +177,14 @@ def expand_numerals(match: re.Match) -> str:
             return re.sub(r"[A-Z]+", lambda numeral: str(number_words.roman(numeral[0])), numerals)
         words = cardinals(numerals)
         return words.upper() if heading[0].isupper() else words
-    ruler = follows(match, RULER)
+    ruler = follows(match, RULER) if not (numerals == "X" and follows(match, MALCOLM)) else None
     if ruler and (is_first(match) if lone else not INITIAL.match(text, match.start())):
         first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()
         ordinal = f"the {number_words.ordinal(number_words.roman(first))}"
         return (ordinal.upper() if ruler[0].isupper() else ordinal) + cardinals(rest)
     if lone:
         return numerals
-    if CENTURY.match(text, end):
+    if CENTURY.match(text, end) or (numerals.isalpha() and NUMBERED_EVENT.match(text, end) and follows(match, THE)):
         return number_words.ordinal(number_words.roman(numerals)) if numerals.isalpha() else numerals
     return re.sub(rf"\b{BARE}", lambda bare: number_or_year(number_words.roman(bare[0])), numerals)
 

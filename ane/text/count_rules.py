@@ -222,6 +222,17 @@ FRACTION_RULES = (
             lambda match: " ",
         ),
     ),
+    rule(
+        "odds of 7/2",
+        r"/(?<=\d/)(?=\d{1,2}\b(?!/))",
+        in_context(
+            (
+                (r"\b[Oo]dds(?: (?:are|were|of|at|is|on|now|was|to|about)){0,3} \d{1,4}", r"\d{1,2}(?! of\b)"),
+                (r"\b\d{1,4}", r"\d{1,2} (?:favou?rites?|outsiders?|shots?|odds|joint favou?rites?)\b"),
+            ),
+            lambda match: " to ",
+        ),
+    ),
     rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
     rule(
         "1/4th",

@@ -4,6 +4,7 @@ import re
 
 from ane.text import number_words
 from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONTHS, SURE_WITH_VERSE
+from ane.text.number_rules import parts_in_words
 from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
@@ -76,6 +77,10 @@ DAY_CASES = (
     ("", DATE_AFTER),
     ("", HOURS_AFTER),
     (r"\b(?i:closed|shut)\s", r"(?<=\.)"),
+    (
+        r"\b(?:ON|BY|EVERY|NEXT|UNTIL|TILL)\s",
+        r"(?:(?<=FRI)|(?<=TUE)|(?<=WED)|(?<=THU)|(?<=FRI\.)|(?<=TUE\.)|(?<=WED\.)|(?<=THU\.))",
+    ),
     ("", r"(?<=(?:Tue|Thu|Wed|Fri)\.)|(?<=(?:Tues|Thur|Weds)\.)|(?<=Thurs\.)"),
     (r"\b(?i:on|every|next|until|till)\s", r"\.?(?<!Sun)(?<!Sun\.)(?<![A-Z])(?<![A-Z]\.)(?! (?!I\b)[A-Z])"),
 )
@@ -148,6 +153,10 @@ def expand_am_pm(match: re.Match) -> str:
 def expand_minutes(match: re.Match) -> str:
     """Read 26:11 as "26 eleven". This must be minutes and seconds, because no day has an hour 26."""
     return f"{match[1]} {'oh ' if match[2].startswith('0') else ''}{number_words.cardinal(int(match[2]))}"
+
+
+def no_zero(amount: str | None) -> str | None:
+    return amount if amount and amount.strip("0.") else None
 
 
 DATE_RULES = (
@@ -263,6 +272,20 @@ TIME_RULES = (  # the rules for ranges come first, and replace only the dash
         r"|(?<=\bnoon.)|(?<=\bmidnight.)|(?<=\d.)(?=midnight\b|noon\b))\s?"
         r"(?=\d|noon\b|midnight\b)",
         " to ",
+    ),
+    rule(
+        "3:59.4, 1:02:45.7, a ratio of 1:10.5",
+        r"(?<![\w:.])(?:(\d{1,2}):)?(\d{1,2}):([0-5]\d\.\d{1,3})(?![\d:%]|\.\d)",
+        in_context(
+            (
+                (
+                    r"(?<!ratio of )(?<!ratio is )(?<!scale of )(?<!scale is )",
+                    r"(?! (?:scale|ratio|gradient|dilution)\b)",
+                ),
+            ),
+            lambda match: " ".join(parts_in_words(map(no_zero, match.groups()), ("hour", "minute", "second"))),
+            lambda match: match[0].replace(":", " to "),
+        ),
     ),
     rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
     rule(

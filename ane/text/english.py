@@ -13,7 +13,7 @@ reads an expression, change its rule. The rules are in these modules:
 * ``count_rules.py``: fractions, years and counts
 * ``capital_rules.py``: words in capitals and Roman numerals
 * ``letter_rules.py``: single letters
-* ``lexicon.py``: the lists of words that the rules use
+* ``lexicon.py`` and ``places.py``: the lists of words that the rules use
 
 Where English has several readings, the rules choose one:
 
@@ -52,10 +52,13 @@ from ane.text import (
 )
 from ane.text.lexicon import (
     BARE_TITLES,
+    CREDITS,
     CURRENCIES,
+    DAYS,
     ENDINGS,
     INTERJECTIONS,
     LETTERED,
+    MONTHS,
     NUMBERED,
     PHRASES,
     SHORT_FORMS,
@@ -87,10 +90,14 @@ def normalise_cased(text: str) -> str:
 
 
 def expand_title(match: re.Match) -> str:
-    """Write Gen. Lee as "general Lee". A small letter may follow only the commonest titles: "Dr. who"."""
-    key = match[1].lower()
-    known = key in TITLES and (match.string[match.end() : match.end() + 1].isupper() or key in ALWAYS_TITLES)
-    return f"{TITLES[key]} " if known else match[0]
+    """Write Gen. Lee as "general Lee". A small letter may follow only the commonest titles: "Dr. who".
+
+    Among words in capitals, the title is in capitals too: AT ST. MARY'S is "AT SAINT MARY'S".
+    """
+    key, after = match[1].lower(), match.string[match.end() : match.end() + 2]
+    if key not in TITLES or not (after[:1].isupper() or key in ALWAYS_TITLES):
+        return match[0]
+    return f"{TITLES[key].upper() if match[1].isupper() and after.isupper() else TITLES[key]} "
 
 
 def expand_numbered(match: re.Match) -> str:
@@ -100,7 +107,9 @@ def expand_numbered(match: re.Match) -> str:
     "Secs. 8–10" are sections, but "10 secs." are seconds.
     """
     word = match[1]
-    if word in ("cat", "ex") or (word == "ll" and match.string.startswith("'", match.start() - 1)):
+    if word in ("Ex", "Exs") and LEGAL.search(match.string[max(0, match.start() - 120) : match.end() + 60]):
+        return f"exhibit{'s' * (word == 'Exs')} "
+    if word in ("cat", "ex", "exs") or (word == "ll" and match.string.startswith("'", match.start() - 1)):
         return match[0]
     if word.lower() in ("arts", "secs") and not SEVERAL_AFTER.match(match.string, match.end()):
         return match[0]
@@ -126,6 +135,24 @@ def expand_short_form(match: re.Match) -> str:
     return spoken + (period_after(match) if match[0].endswith(".") else "")
 
 
+def expand_credit(match: re.Match) -> str:
+    """Read "ed. by J. Lee" and ", ed. J. Lee" as "edited by J. Lee"."""
+    if match[2]:
+        return CREDITS[match[1].lower()]
+    return f"{CREDITS[match[1]]} by" if match[1].islower() and follows(match, CREDIT_BEFORE) else match[0]
+
+
+def expand_editor(match: re.Match) -> str:
+    """Read "(ed.)" and ", eds.," as "editor" and "editors"."""
+    return "editor" + (match[1] or match[2] or "")
+
+
+DATE_NAMES = {name.capitalize() for name in (*DAYS.values(), *MONTHS)}
+CREDIT_BEFORE = re.compile(r"(?:[,;(] ?| and | & )\Z")
+LEGAL = re.compile(
+    r"\b(?i:plaintiff|defendant|court|deposition|dkt|docket|trial|counsel|motion|exhibit|affidavit|declaration"
+    r"|testimony|attorney|judge|jury)s?\b"
+)
 LETTER_BEFORE = re.compile(rf"\b(?i:{any_of(LETTERED)})\s+\Z")
 ALWAYS_TITLES = BARE_TITLES - {"st", "mt"}
 SEVERAL_AFTER = re.compile(r"\d+(?:\(\d+\))?(?:,| (?:to|and|or|&) \d)")
@@ -134,11 +161,20 @@ ABBREVIATION_RULES = (
     rule("with and without", r"\b[wW]/(o\b|(?=\s|[a-z]))", lambda match: "without" if match[1] else "with "),
     rule("Dr. who", r"\b([A-Za-z]{2,6})\.\s*(?=[A-Za-z&])", expand_title),
     rule("Dr Brown", rf"\b({any_of(title.capitalize() for title in BARE_TITLES)})\s+(?=[A-Z])", expand_title),
+    rule("Ex. B", r"\bEx(s?)\.\s(?=[B-HJ-Z]\b(?!\.\s*\S)|A(?: and [B-H])?\b(?! [a-z]))", r"Exhibit\1 "),
     rule(
         "No. 5",
         r"\b([A-Za-z]{2,5}|[bcdp]|(?<=\()P)\.\s?(?=\d|(?:(?<=[eE]q\. )|(?<=[eE]q[ns]\. ))\(\d)",
         expand_numbered,
     ),
+    rule(
+        "ed. by, trans. M. Jones",
+        rf"\b({any_of(CREDITS)})\.(?=(?:,? (?:and|&) [a-z]{{2,6}}\.)? (?:(by) (?!{any_of(DATE_NAMES)})"
+        r"(?:[A-Z]|the (?:author|editor|translator|composer)\b)|(?:[A-Z]\. ?){1,3}[A-Z][a-z]))",
+        expand_credit,
+    ),
+    rule("(eds.), rev. ed.", r"(?<=\()(?:[eE]d(s)\.?|ed\.?|Ed\.)(?=\))|(?<=[a-z.], )ed(s?)\.(?!\w)", expand_editor),
+    rule("rev. ed.", r"\b([rR])ev\. ed\.", lambda match: f"{match[1]}evised edition{period_after(match)}"),
     rule("#5", r"#\s?(?=\d)", "number "),
     rule("Roe v. Wade", r" v(?:(?<=[a-z] v)\.?|(?<=[a-zA-Z]\. v)\.)\s+(?=[A-Z])", " versus "),
     rule("vs", r"\b[vV]s\b\.?", "versus"),

@@ -33,7 +33,7 @@ NUMBERED = {
     "ca": "circa", "pt": "part", "art": "article", "ver": "version", "op": "opus", "b": "born", "d": "died",
     "secs": "sections", "vols": "volumes", "chs": "chapters", "arts": "articles", "ste": "suite",
     "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",
-    "cat": "category", "ex": "exercise", "yr": "year", "ll": "lines",
+    "cat": "category", "ex": "exercise", "exs": "exercises", "yr": "year", "ll": "lines",
     "cl": "clause", "para": "paragraph", "paras": "paragraphs", "eqs": "equations", "eqn": "equation",
 }
 # Abbreviations in any position. Their period never ends a sentence.
@@ -57,48 +57,13 @@ SHORT_FORMS = {
     "comp. sci": "computer science", "poli. sci": "political science", "b.sc": "B S C", "m.sc": "M S C", "b.ed": "b ed",
     "m.ed": "m ed", "b.eng": "b eng", "m.eng": "m eng", "m.phil": "m phil",
 }
+# Short forms of what a person did for a book or a piece of music: "ed. by J. Lee".
+CREDITS = {"ed": "edited", "trans": "translated", "tr": "translated", "illus": "illustrated", "comp": "compiled",
+           "arr": "arranged", "dir": "directed", "prod": "produced", "perf": "performed", "narr": "narrated"}
+CREDITS |= {form.capitalize(): words for form, words in CREDITS.items()}
 DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday",
         "weds": "wednesday", "thu": "thursday",
         "thur": "thursday", "thurs": "thursday", "fri": "friday", "sat": "saturday", "sun": "sunday"}
-
-# --- addresses -------------------------------------------------------------------------------------------------------
-
-STREETS = {
-    "st": "street", "ave": "avenue", "av": "avenue", "blvd": "boulevard", "rd": "road", "ln": "lane", "dr": "drive",
-    "hwy": "highway", "expy": "expressway", "expwy": "expressway", "pkwy": "parkway", "ct": "court", "pl": "place",
-    "sq": "square", "ter": "terrace", "cir": "circle", "trl": "trail", "fwy": "freeway", "tpke": "turnpike",
-    "plz": "plaza", "aly": "alley",
-}
-WITHIN_ADDRESS = {"apt": "apartment", "ste": "suite", "rm": "room", "hwy": "highway", "rte": "route", "fl": "floor",
-                  "bldg": "building"}      # before a number
-SURE_STREETS = words("ave blvd rd ln hwy expy expwy pkwy fwy tpke")     # after a name, also without a house number
-DIRECTIONS = {"N": "North", "S": "South", "E": "East", "W": "West", "NE": "Northeast", "NW": "Northwest",
-              "SE": "Southeast", "SW": "Southwest"}
-COMPASS = {direction: name.lower() for direction, name in DIRECTIONS.items()} | {       # in weather reports
-    "NNE": "north northeast", "ENE": "east northeast", "ESE": "east southeast", "SSE": "south southeast",
-    "SSW": "south southwest", "WSW": "west southwest", "WNW": "west northwest", "NNW": "north northwest"}
-STATES = {
-    "AL": "Alabama", "AK": "Alaska", "AZ": "Arizona", "AR": "Arkansas", "CA": "California", "CO": "Colorado",
-    "CT": "Connecticut", "DE": "Delaware", "FL": "Florida", "GA": "Georgia", "HI": "Hawaii", "ID": "Idaho",
-    "IL": "Illinois", "IN": "Indiana", "IA": "Iowa", "KS": "Kansas", "KY": "Kentucky", "LA": "Louisiana",
-    "ME": "Maine", "MD": "Maryland", "MA": "Massachusetts", "MI": "Michigan", "MN": "Minnesota", "MS": "Mississippi",
-    "MO": "Missouri", "MT": "Montana", "NE": "Nebraska", "NV": "Nevada", "NH": "New Hampshire", "NJ": "New Jersey",
-    "NM": "New Mexico", "NY": "New York", "NC": "North Carolina", "ND": "North Dakota", "OH": "Ohio",
-    "OK": "Oklahoma", "OR": "Oregon", "PA": "Pennsylvania", "RI": "Rhode Island", "SC": "South Carolina",
-    "SD": "South Dakota", "TN": "Tennessee", "TX": "Texas", "UT": "Utah", "VT": "Vermont", "VA": "Virginia",
-    "WA": "Washington", "WV": "West Virginia", "WI": "Wisconsin", "WY": "Wyoming",
-}
-# A number after one of these words is read digit by digit.
-CODE_WORDS = ("zip", "zip code", "postcode", "postal code", "pin", "pin code", "passcode", "ending in", "ends in",
-              "account", "account number", "acct", "routing number", "serial number", "tracking number", "card number",
-              "otp", "imei", "ssn", "reference number", "confirmation code", "policy number",
-              "model number", "customer number", "passport number", "phone number", "extension", "password",
-              "verification code", "security code", "access code", "entry code", "door code", "gate code", "login code",
-              "activation code", "area code", "enter code", "enter the code", "squawk", "squawks", "squawking", "qnh",
-              "flight level")
-# Telephone numbers for an emergency. After a word such as "call", and before one such as "operator", the rules read
-# them digit by digit.
-EMERGENCY_NUMBERS = words("911 999 112 000 111 101 110 119 988")
 
 # If one of these words follows an abbreviation and is capitalised, it begins a sentence: "in the U.S. They went", but
 # "the U.S. Army".
@@ -110,6 +75,8 @@ SENTENCE_STARTERS = words("""
     then there there's these they they're this those though thus to today tomorrow two under until was we we're
     well were what when where whether which while who why will with without would yes yesterday yet you you're
     your""")
+
+STARTERS_IN_CAPITALS = words("the this that these those they he she it we there then but if")    # AT 10 A.M. ON FRIDAY
 
 # --- currencies and units --------------------------------------------------------------------------------------------
 
@@ -283,7 +250,8 @@ CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
     "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
     "SoX": "sox", "YoY": "year over year", "QoQ": "quarter over quarter", "MoM": "month over month",
-    "COB": "C O B", "EOB": "E O B",
+    "COB": "C O B", "EOB": "E O B", "openai": "open A I", "nytimes": "N Y times",
+    "Fwd": "forward",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------
@@ -299,6 +267,8 @@ NUMERAL_AFTER_CAPITALISED = words("""
 SMALL_NUMERAL_AFTER = NUMERAL_AFTER | words("part vol section figure fig table")
 # A Roman numeral after one of these abbreviations and its period is a number. Each is a key of ``NUMBERED``.
 NUMERAL_ABBREVIATIONS = words("vol ch pt sec art fig figs no nos op p pp bk")
+# A Roman numeral before one of these words is an ordinal number: "the XXIII Olympiad".
+NUMBERED_EVENTS = words("Olympic Olympics Olympiad Paralympic Paralympics Corps Amendment Dynasty Congress")
 # After one of these words, these numerals are numbers in small letters, too: "type ii". Others may be letters or words.
 SMALL_CASES = words("type stage phase class grade ii iii iv vii viii ix")
 # "I" before one of these words is the pronoun: "THE PART I LIKE".
@@ -367,6 +337,11 @@ DOMAINS = words("""
 FILE_TYPES = words("""
     txt py js pdf exe jpg jpeg png gif mp3 mp4 wav flac csv html css json xml yaml yml md doc docx xls xlsx ppt
     pptx zip tar gz dll cpp sh ini log sql""")
+# What follows a dot at the beginning of a word: how it is read. File types are spelled.
+DOTTED = {ending: " ".join(ending) for ending in FILE_TYPES} | {
+    "NET": "NET", "env": "env", "gitignore": "git ignore", "bashrc": "bash R C", "zshrc": "Z S H R C",
+    "htaccess": "H T access", "com": "com", "org": "org", "net": "net", "edu": "E D U", "gov": "gov", "info": "info",
+    "app": "app", "dev": "dev", "io": "I O", "ai": "A I", "co": "co"}
 HTML_ELEMENTS = words("""
     a abbr acronym address applet area article aside audio b base basefont bdi bdo big blink blockquote body br button
     canvas caption center cite code col colgroup data datalist dd del details dfn dialog dir div dl dt em embed

@@ -150,15 +150,17 @@ def plain_text(text: str) -> str:
 
 
 def spoken_block(block: TextBlock) -> str:
-    """Return the text of a block, ended with a punctuation mark. A heading I, V or X is read as a number."""
-    lone = block.kind == HEADING and re.fullmatch(r"[IVX]\.?", block.text)
-    return ended(number_words.cardinal(number_words.roman(block.text.rstrip("."))) if lone else block.text)
+    """Return the text of a block. Each line ends with a punctuation mark. A heading I, V or X is read as a number."""
+    if block.kind == HEADING and re.fullmatch(r"[IVX]\.?", block.text):
+        return ended(number_words.cardinal(number_words.roman(block.text.rstrip("."))))
+    *lines, last = block.text.split("\n")
+    return "\n".join([*(ended(line, ",") for line in lines), ended(last)])
 
 
-def ended(text: str) -> str:
-    """Add a period to a text that does not end with a punctuation mark."""
+def ended(text: str, mark: str = ".") -> str:
+    """Add ``mark`` to a text that does not end with a punctuation mark."""
     last = text.rstrip(" \"'”’)]*_")[-1:]
-    return f"{text}." if last.isalnum() or last == "%" else text
+    return f"{text}{mark}" if last.isalnum() or last == "%" else text
 
 
 class MarkdownFeed:

@@ -3,7 +3,8 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import DOMAINS, FILE_TYPES, HTML_ATTRIBUTES, HTML_ELEMENTS
+from ane.text.letter_rules import FIRST
+from ane.text.lexicon import DOMAINS, DOTTED, FILE_TYPES, HTML_ATTRIBUTES, HTML_ELEMENTS
 from ane.text.rule import TextRule, any_of, follows, rule
 
 ADDRESS_SIGNS = {
@@ -78,8 +79,13 @@ WEB_RULES = (
         rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",
         lambda match: f"{match[1]} dot {' '.join(match[2].lower())}",
     ),
+    rule(
+        ".NET, the .env file",
+        rf"(?:\b([A-Z]{{2,3}})\.(?=NET)|\.(?<![^\s(\[\"'`*/]\.))({any_of(DOTTED)})\b(?![\w.-]*@)",
+        lambda match: f"{'.'.join(match[1] or '')}{'.' * bool(match[1])} dot {DOTTED[match[2]]}",
+    ),
     rule("@name", r"(?<!\w)@(?=\w)", "at "),
-    rule("#A-1029", r"(?<![\w&])#(?=[A-Z]{1,4}-\d)", "number "),
+    rule("#A-1029", r"(?<![\w&])#(?=[A-Z]{1,4}-\d|[A-Z]{1,2}(?!(?:19|20)\d\d\b)\d{3})", "number "),
     rule(
         "#word",
         r"(?<![\w&])#([A-Za-z]\w*)",
@@ -136,7 +142,9 @@ LAYOUT_RULES = (
     rule(
         "A* in maths",
         r"A\*(?<![\w*']A\*)(?=[\s.,;:!?)]|s\b|\Z)",
-        lambda match: match[0] if follows(match, OPEN_EMPHASIS, 200) else "A star",
+        lambda match: (
+            match[0] if follows(match, OPEN_EMPHASIS, 200) else "A-star" if follows(match, FIRST) else "A star"
+        ),
     ),
     rule("emphasis", r"(?<![\w*_`])(?:[*_`]{1,3}|~~)(?=\w)|(?<=[\w.,!?)])(?:[*_`]{1,3}|~~)(?![\w*_`])", ""),
     rule("snake_case", r"_+", " "),

@@ -1,13 +1,12 @@
 """Define the rules for ranges, money, units and magnitudes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ane.text import number_words
 from ane.text.lexicon import (
     AFTER_INCHES,
     CURRENCIES,
-    DIRECTIONS,
     DOLLARS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
@@ -20,6 +19,7 @@ from ane.text.lexicon import (
     UNSPACED_UNITS,
     words,
 )
+from ane.text.places import DIRECTIONS
 from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, period_after, rule
 
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
@@ -144,7 +144,7 @@ def expand_unit(match: re.Match, single: bool = False) -> str:
     return (unit if single else plural(unit)) + expand_per_unit(match.groupdict())
 
 
-def parts_in_words(amounts: Sequence[str | None], units: Sequence[str]) -> list[str]:
+def parts_in_words(amounts: Iterable[str | None], units: Sequence[str]) -> list[str]:
     """Write ("1", "05") and ("hour", "minute") as ["one hour", "five minutes"]. An amount ``None`` is skipped."""
     known = [(re.sub(r"^0+(?=\d)", "", amount), unit) for amount, unit in zip(amounts, units, strict=True) if amount]
     return [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in known]
@@ -207,7 +207,8 @@ def expand_millions(match: re.Match) -> str:
 
 LABELLED = re.compile(
     r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
-    r"|part|type)\.?\s+\Z"
+    r"|part|type|exit|bus|route|line|lane|question|number|figure|table|house|cell|bed|track|door|page|bay|stall|berth"
+    r"|pier|hall|stand|version|lot|grade|class|level|step|item)\.?\s+\Z"
 )
 SIGN_RULES = (  # these rules expand signs before and between numbers, and later rules expand the numbers
     rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])", lambda match: match[0].replace(" ", "")),
@@ -249,6 +250,14 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         lambda match: f"{number_words.number(match[1])} to ",
     ),
     rule("Q1–5", r"(Q(?<!\wQ)\d{1,2}) ?[-–] ?(?=Q?\d{1,2}\b(?!-))", r"\1 to "),
+    rule(
+        "Part 2 - 1945",
+        r" [-–] (?=[12]\d{3}(?!\w|[,.]\d))",
+        in_context(
+            ((r"\b(?i:part|chapter|episode|book|volume|season|act|scene|lesson|unit|section|week|stage) \d{1,3}", ""),),
+            lambda match: ", ",
+        ),
+    ),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule(
@@ -278,6 +287,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         r"|box|bottles?|cartons?|tubs?|containers?)\b)",
         r"(\1-\2",
     ),
+    rule("13 st 4 lb", r" ?st\b(?:(?<=\d st)|(?<=[02-9]st)|(?<=11st))\.?(?= ?\d{1,2} ?(?:lbs?|oz)\b)", " stone"),
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
     rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
     rule(
@@ -308,6 +318,8 @@ MONEY_RULES = (
         rf"(?=\s(?:[mb]illion\s)?{CURRENCY_NAME}\b|\s?(?:{LONG_UNIT})(?!\w))",
         lambda match: f"{match[1].replace('.', '')}.{match[2]}",
     ),
+    rule("€1,5 million", rf"(?<={SIGN})(\d{{1,3}}),(\d)(?=\s?(?:[mbtr]+illion|[mb]n|m)\b)", r"\1.\2"),
+    rule("$HOME", r"\$(?=[A-Z_]{3,}\b)", " dollar "),
     rule("US$5", rf"(?<![A-Za-z])({any_of(DOLLARS)})\$\s?(?=\.?\d)", lambda match: f"{DOLLARS[match[1]]} "),
     rule(
         "$5",

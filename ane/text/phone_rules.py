@@ -3,7 +3,8 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import EMERGENCY_NUMBERS, words
+from ane.text.lexicon import words
+from ane.text.places import EMERGENCY_NUMBERS
 from ane.text.rule import TextRule, any_of, in_context, rule
 
 

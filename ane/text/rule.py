@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ane.text.lexicon import SENTENCE_STARTERS
+from ane.text.lexicon import SENTENCE_STARTERS, STARTERS_IN_CAPITALS
 
 INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"  # digits, also with commas as in 1,234,567 or 12,34,567
 NUMBER = rf"(?:{INTEGER}(?:\.\d+)?|(?<![\w.])\.\d+)"
 
-NEXT_WORD = re.compile(r"[\"'(\[\s]+([A-Z][a-z']*)")
+NEXT_WORD = re.compile(r"[\"'(\[\s]+([A-Z][A-Za-z']*)")
 LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
 
 
@@ -83,4 +83,8 @@ def period_after(match: re.Match) -> str:
     if LINE_END.match(match.string, match.end()):
         return "."
     following = NEXT_WORD.match(match.string, match.end())
-    return "." if following and following[1].lower() in SENTENCE_STARTERS else ""
+    if following is None:
+        return ""
+    word = following[1]
+    starters = STARTERS_IN_CAPITALS if len(word) > 1 and word.isupper() else SENTENCE_STARTERS
+    return "." if word.lower() in starters else ""

@@ -251,7 +251,8 @@ class Dictionary:
         if word == word.upper() and self.gold(word) is None:
             word, name = word.lower(), tag == "NNP"
         phonemes = self.entry(word, tag, following.vowel is None, checked=name)
-        if phonemes is None or (name and PRIMARY not in phonemes):
+        initials = name and len(word) < 4 and word.upper() not in SHORT_WORDS
+        if phonemes is None or (initials and PRIMARY not in phonemes):
             return self.spelled(word) or stressed(phonemes, stress)
         return stressed(phonemes, stress)
 
