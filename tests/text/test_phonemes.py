@@ -27,6 +27,7 @@ SECTIONS = [
     "letters and sounds",
     "words with marks on their letters",
     "words that sound as their neighbours say, initials and names",
+    "words that are spelled alike, among their neighbours",
 ]
 
 

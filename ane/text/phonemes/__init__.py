@@ -17,6 +17,7 @@ from ane.text.english import normalise_cased
 from ane.text.phonemes.dictionary import (
     BRITISH,
     CONSONANTS,
+    DATA,
     END,
     PRIMARY,
     VOWELS,
@@ -169,7 +170,12 @@ def look_up_run(parts: Sequence[Part], left: int, right: int, following: Followi
     """
     run = parts[left:right]
     tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag
-    phonemes = dictionary.word_phonemes("".join(part.text for part in run), tag, following)
+    if len(run) == 1 and tag.startswith("="):
+        phonemes = dictionary.word_phonemes(tag[1:], "NN", following)
+    elif len(run) == 1 and not tag.isascii():
+        phonemes = tag.translate(BRITISH) if dictionary.british else tag
+    else:
+        phonemes = dictionary.word_phonemes("".join(part.text for part in run), tag, following)
     if phonemes is None:
         return False
     run[0].phonemes = phonemes
@@ -210,7 +216,7 @@ BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
 
 
 def part_of_speech(words: Sequence[str]) -> list[str]:
-    """Tag each word with its part of speech. Punctuation marks count as words."""
+    """Tag each word with its part of speech, or with a reading of ``homographs``. Punctuation marks count as words."""
     known = table("tags")
     context = [*BEFORE, *map(frequent_form, words), *AFTER]  # context[index + 2] is words[index]
     tags = list(BEFORE)
@@ -220,55 +226,43 @@ def part_of_speech(words: Sequence[str]) -> list[str]:
 
 
 def sure_tag(words: Sequence[str], tags: Sequence[str], index: int) -> str | None:
-    """Return the tag that a word has in a case of ``SURE_TAGS``, or ``None``. The tagger is often wrong there.
+    """Return the tag or the phonemes that a word has among its neighbours, by ``homographs``, or ``None``.
 
     ``tags`` begins with the two tags of ``BEFORE``.
     """
-    cases = SURE_TAGS.get(words[index].lower(), ())
-    if not cases:
+    word = words[index].lower()
+    if word not in homographs():
         return None
     left = f"{' '.join(words[max(0, index - 8) : index]).lower()}/{tags[index + 1]}"
-    right = " ".join(words[index + 1 : index + 8]).lower()
-    return next((tag for tag, before, after in cases if before.search(left) and after.match(right)), None)
+    right = " ".join(words[index + 1 : index + 9]).lower()
+    return next((reading for reading, before, after in cases(word) if before.search(left) and after.match(right)), None)
 
 
-ENDS = r"(?:[.,;:!?]|\Z)"
-NUMBER_WORD = r"(?:one|t[wh]\w+|four|five|six|seven|eight|nine|zero|\w+t(?:y|een)|ten|eleven|hundred)"
-# word → cases of its tag, of the text before it with the tag of the word before it, and of the text after it
-SURE_TAGS = {
-    word: [(tag, re.compile(before), re.compile(after)) for tag, before, after in cases]
-    for word, cases in {
-        "close": (
-            # "We close at six", but "Are we close?"
-            ("VBP", r"(?:\A|(?<!\bare)(?<!\bwere)(?<!n't)\s)(?:i|we|they|who)/", r"(?!to\b|by\b)"),
-            # "Shops close at six", but "friends close at hand"
-            (
-                "VBP",
-                r"\A(?!.*\b(?:keep|kept|hold|held|hug|pull|draw|drew|stay|stand)).*(?:s/NNP|/NNP?S)\Z",
-                r"(?:at (?!hand|heart|range|quarters)|on (?!each|one another)|in (?:an?|one|two|three|five|ten|half)\b"
-                r"|(?:for|early|late|automatically|soon|today|tonight|tomorrow|when|before|after|until|every|again)\b)",
-            ),
-            # "when the doors close.", "Polls close."
-            (
-                "VBP",
-                r"(?:\b(?:when|before|after|until|till|once|as|if)(?: \w+){1,3}"
-                r"|(?:\A|[.!?:;] )(?:(?:the|all|most|our) )?\w+)(?:(?<=s)/NNP|/NNP?S)\Z",
-                ENDS,
-            ),
-            # "We open at nine and close at five."
-            ("VB", r"\bopens?\b.*\b(?:and|or|then)/", rf"(?:at|on|early|late|again|for|in)\b|{ENDS}"),
-        ),
-        # "Wind 240° at 15 knots", but "Wind two turns of wire."
-        "wind": (
-            (
-                "NN",
-                r"(?:\A|[.,;:!?])/",
-                rf"(?:{NUMBER_WORD}(?: ?-? ?|\Z))+(?:degrees|at|knots|gusting|(?:miles|kilometers|meters) per)\b",
-            ),
-            ("VB", r"(?:\A|[.;:!?])/", r"(?:the|your|it|up)\b"),
-        ),
-    }.items()
+PLACEHOLDERS = {
+    "{end}": r"(?:[.,;:!?]|\Z)",
+    "{number}": r"(?:one|t[wh]\w+|four|five|six|seven|eight|nine|zero|\w+t(?:y|een)|ten|eleven|hundred)",
 }
+
+
+@cache
+def homographs() -> dict[str, list[str]]:
+    """Read the words that are spelled alike and sound different, and the lines of ``homographs.tsv`` about them."""
+    lines: dict[str, list[str]] = {}
+    for line in (DATA / "homographs.tsv").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            word, case = line.split("\t", 1)
+            lines.setdefault(word, []).append(case)
+    return lines
+
+
+@cache
+def cases(word: str) -> list[tuple[str, re.Pattern, re.Pattern]]:
+    """Return the readings of a homograph, and for each of them the patterns of the text before and after the word."""
+    stated = "\n".join(homographs()[word])
+    for placeholder, pattern in PLACEHOLDERS.items():
+        stated = stated.replace(placeholder, pattern)
+    rows = (line.split("\t") for line in stated.split("\n"))
+    return [(reading, re.compile(before), re.compile(after)) for reading, before, after in rows]
 
 
 def best_tag(features: Sequence[str]) -> str:
