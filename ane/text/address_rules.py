@@ -16,6 +16,7 @@ from ane.text.places import (
     COMPASS,
     CUED_STATES,
     DIRECTIONS,
+    OLD_STATES,
     STATES,
     STREETS,
     SURE_STREETS,
@@ -29,6 +30,7 @@ DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
 NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
+TOWN_OF_STATE = re.compile(r"\b[A-Z][a-z]+, \Z")
 TOWN_BEFORE = re.compile(rf"\b{any_of(TOWNS)}, \Z")
 CUE_BEFORE = re.compile(r"\b(?:in|near|outside|from|to) (?:[A-Z][\w.'-]+ ){0,2}[A-Z][\w'-]+[a-z], \Z")
 UNLETTERED = f"(?i:{''.join(rf'(?<!{word} )' for word in sorted(LETTERED))})"  # no word such as "group" before
@@ -118,7 +120,7 @@ def expand_code(match: re.Match) -> str:
     order = follows(match, ORDER_BEFORE, 30)
     numbered = order and re.fullmatch(
         r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}|[A-Z]{2,4}-\d{4}"
-        + r"|\d{4,}|[A-Z]{1,4}-?\d{3,}(?:-\d+)?" * bool(order["number"]),
+        + r"|\d{4,}|[A-Z]{1,4}\d{3,}(?:-\d+)?" * bool(order["number"]),
         code,
     )
     parts = set(re.findall("[A-Za-z]+", code))
@@ -151,8 +153,10 @@ RULES: tuple[TextRule, ...] = (
     rule("Main St.", r"\b(S[tT])\b(\.?)", expand_street),
     rule(
         "1st st, 5th Fl.",
-        r"(?<=\d(?:st|nd|rd|th) )(st\b|[Ff]l\b(?=\.))(\.?)",
-        lambda match: ("street" if match[1] == "st" else "floor") + (period_after(match) if match[2] else ""),
+        r"(?<=\d(?:st|nd|rd|th) )(st\b|[Ff]l\b(?=\.)|Cir\b(?=\.))(\.?)",
+        lambda match: (
+            {"st": "street", "Cir": "circuit"}.get(match[1], "floor") + (period_after(match) if match[2] else "")
+        ),
     ),
     rule("Oak Dr. with me", r"\b(Dr)(\.)(?=[,;)]|\s+(?!who\b)[a-z]|\s*(?:\n|\Z))", expand_street),
     rule("Fifth Ave", rf"\b({any_of(name.capitalize() for name in SURE_STREETS)})\b(\.?)", expand_street),
@@ -185,7 +189,12 @@ RULES: tuple[TextRule, ...] = (
     ),
     rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
     rule("Austin, TX", r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))", expand_state_of_town),
-    rule("account no. 12", r"(?<=[a-z] )no\.\s?(?=\d{3}|[A-Z]{1,4}-\d)", "number "),
+    rule(
+        "Boston, Mass.",
+        rf"\b({any_of(OLD_STATES)})\.",
+        lambda match: OLD_STATES[match[1]] + period_after(match) if follows(match, TOWN_OF_STATE) else match[0],
+    ),
+    rule("account no. 12, Case No. 21-cv-0456", r"(?<=[a-z] )[nN]o\.\s?(?=\d{3}|[A-Z]{1,4}-\d|\d+-\w+-\d)", "number "),
     rule("ref. AB-1", r"\b([rR]ef)\.\s?(?=[A-Z]{1,4}-\d|(?<!the ref\. )(?<!a ref\. )(?<!our ref\. )\d)", r"\1erence "),
     rule(
         "FL350",

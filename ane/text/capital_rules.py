@@ -12,11 +12,13 @@ from ane.text.lexicon import (
     AFTER_IT,
     AFTER_PRONOUN_I,
     AFTER_RULER,
+    AFTER_US,
     BARE_TITLES,
     CASE_SENSITIVE,
     DEEDS,
     ENDINGS,
     FEELINGS,
+    FIRST_NAMES,
     INTERJECTIONS,
     NUMBERED_EVENTS,
     NUMERAL_ABBREVIATIONS,
@@ -87,8 +89,10 @@ def is_initials(word: str) -> bool:
     )
 
 
-# IT and US as initials, not as pronouns.
-IT_OR_US = re.compile(rf"IT\s(?:{any_of(AFTER_IT)})\b|US(?<=\bTHE US)\b")
+# IT, US and LA as initials, not as pronouns and sounds.
+IT_OR_US = re.compile(
+    rf"IT\s(?:{any_of(AFTER_IT)})\b|US(?:(?<=\bTHE US)\b|\s{any_of(AFTER_US)}\b)|LA(?<!LA LA)\b(?!\sLA\b)"
+)
 WORDS: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
     rule("SoCs", r"([A-Z](?<!\w[A-Z]))o([A-Z])s\b", r"\1 O \2's"),
@@ -148,6 +152,9 @@ SUBJECT = re.compile(
     r"(?:(?:\A|[.!?]['\")]*\s|\n)['\"(]*"
     r"|\b(?:King|Queen|Emperor|Pope|Tsar|Czar|Kaiser|Prince)\s)\w+\s+\Z"
 )
+NAMESAKE = re.compile(
+    rf"\b(?!King |Part ){any_of(FIRST_NAMES)}(?: [A-Z]\.?)?(?: [A-Z][a-z][\w'-]*)?(?: [A-Z][a-z][\w'-]*),? \Z"
+)
 MALCOLM = re.compile(r"\b(?i:Malcolm)\s+\Z")  # Malcolm X
 INITIAL = re.compile(r"[VX]\.\s+[A-Z]")
 FOURTH_OR_NINTH = re.compile(r"\((?:four|nine)\)(?s:.*)\Z")
@@ -178,6 +185,7 @@ def expand_numerals(match: re.Match) -> str:
         words = cardinals(numerals)
         return words.upper() if heading[0].isupper() else words
     ruler = follows(match, RULER) if not (numerals == "X" and follows(match, MALCOLM)) else None
+    ruler = ruler or (numerals in ("II", "III", "IV") and follows(match, NAMESAKE, 60)) or None
     if ruler and (is_first(match) if lone else not INITIAL.match(text, match.start())):
         first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()
         ordinal = f"the {number_words.ordinal(number_words.roman(first))}"

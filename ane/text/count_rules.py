@@ -4,7 +4,7 @@ import re
 from math import gcd
 
 from ane.text import number_words
-from ane.text.lexicon import CRICKET_TEAMS, MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
+from ane.text.lexicon import CRICKET_TEAMS, ISOTOPES, MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
 from ane.text.number_rules import plural
 from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, rule
 
@@ -166,6 +166,29 @@ RECORD_RULES = (
         ),
     ),
     rule(
+        "Boeing 737, a 747",
+        r"7[0-8]7(?:(?<=Boeing ...)|(?<=\b[Aa] ...))\b(?![-.,]?\d|%|s\b| [a-z]+s\b)",
+        lambda match: number_words.year(int(match[0])),
+    ),
+    rule(
+        "Airbus A320neo", r"(?<=Airbus )A(3[0-8]\d)(?=neo|\b)", lambda match: f"A {number_words.year(int(match[1]))} "
+    ),
+    rule("RTX 4090", r"(?<=TX )(\d{4})\b|(?<=Ryzen \d )(\d{4})\b", lambda match: number_words.year(int(match[0]))),
+    rule("802.11ax", r"(?<![\w.])802\.11([a-z]{0,2})\b", lambda match: f"eight oh two dot eleven {match[1].upper()}"),
+    rule(
+        "Blink-182, uranium-235",
+        r"-([1-9]\d{2})\b(?![-–.,/]?\d|[-%])",
+        in_context(
+            ((rf"\b(?:[A-Z][a-z]{{3,}}|{any_of(ISOTOPES)})", ""),), lambda match: f" {number_words.year(int(match[1]))}"
+        ),
+    ),
+    rule("H.264", r"\b([Hx])\.?26([45])\b", lambda match: f"{match[1]} {number_words.year(260 + int(match[2]))}"),
+    rule(
+        "US-101, Route 128",
+        r"[- ](?:(?<=\bUS-)|(?<=\bSR-)|(?<=oute )|(?<=ighway )|(?<=nterstate ))([1-9]\d\d)\b(?![-.,]?\d|%| [a-z]+s\b)",
+        lambda match: f" {number_words.year(int(match[1]))}",
+    ),
+    rule(
         "F-150, BMW 320d, A303",
         r"(?<![\w'.-])(?:([A-Z]-)|(BMW |Mercedes )|(?:(?<=[Tt]he )|(?<=on )|(?<=onto )|(?<=off ))([ABM]))(\d{3})"
         r"(?=[a-rt-z]{0,2}\b)(?![,.-]?\d|-[A-Z\d])([a-z])?",
@@ -263,6 +286,11 @@ COUNT_RULES = (
     rule("1960s-80s", r"(?<=\d0s)\s?[-–]\s?'?(\d0s)\b", r" to the '\1"),
     rule("1960s-1980s", r"(?<=\d0s)\s?[-–]\s?(?=[12]\d\d0s)", " to "),
     rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
+    rule(
+        "49ers",
+        r"(?<![\w.,])(\d{2})ers\b",
+        lambda match: re.sub("ey?ers$", "ers", f"{number_words.cardinal(int(match[1]))}ers"),
+    ),
     rule("the 90s", r"(?:(?<!\w)'|(?<![\w.,']))([2-9]0)'?s\b", expand_decade),
     rule("747s, F-16s, iPhone 15s", r"(\d{1,3})s\b(?!-)", expand_models),
     rule(

@@ -20,7 +20,10 @@ LAST_DAY = rf"(?:\s?(?:[-–]|to)\s?(?P<last>{DAY}){ORDINAL}(?!\d))?"
 BOOKS = BOOKS_OF_THE_BIBLE.union(BIBLE_ABBREVIATIONS)
 BOOK_BEFORE = re.compile(r"\b([A-Z][a-z]+)\.?\s+\Z")
 MONTH_AND_DAY = rf"(1[0-2]|0?[1-9])/(?!(?<=\b1/)[234]\b|(?<=\b[23]/)[34]\b)({DAY})(?![\d/]|\sof\b)"
-BEFORE_DATE = re.compile(rf"\b(?:on|by|until|till|since|due|before|after|(?i:{any_of(DAYS.values())}),?)\s\Z")
+BEFORE_DATE = re.compile(
+    rf"\b(?:on|by|until|till|since|due|dated|before|after|(?:email|letter|memo|message|invoice|note|call|report) of"
+    rf"|(?i:{any_of(DAYS.values())}),?)\s\Z"
+)
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
 AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"  # am, PM, a.m.
 
@@ -76,6 +79,7 @@ DAYS_AFTER = re.compile(rf"{HOURS_AFTER}|{DATE_AFTER}|\s(?:at|from)\s(?:\d|noon\
 DAY_CASES = (
     ("", DATE_AFTER),
     ("", HOURS_AFTER),
+    ("", r" \d{1,2}(?:st|nd|rd|th)\b"),
     (r"\b(?i:closed|shut)\s", r"(?<=\.)"),
     (
         r"\b(?:ON|BY|EVERY|NEXT|UNTIL|TILL)\s",
@@ -180,13 +184,18 @@ DATE_RULES = (
         "Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))", r"\1 to "
     ),
     rule(
+        "1 Jan 2000–31 Dec 2010",
+        rf"(?<![\w.,:-])({DAY}{ORDINAL}\s+{MONTH}(?:\s+{YEAR})?)\s?[-–]\s?(?={DAY}{ORDINAL}\s+{MONTH})",
+        r"\1 to ",
+    ),
+    rule(
         "2024-05-01",
         rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
         lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else ""),
     ),
     rule(
         "12/05/2024",
-        r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:19|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
+        r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:1[5-9]|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
         expand_numeric_date,
     ),
     rule(
@@ -243,6 +252,20 @@ DATE_RULES = (
         lambda match: month_name(match[1]) + period_after(match),
     ),
     rule("Q1-Q3", r"(?<=\bQ[1-4])\s?[-–]\s?(?=Q?[1-4]\b)", " to "),
+    rule("Q1'24", r"(?<=\b[QH][1-4])'(?=\d\d\b)", " '"),
+    rule(
+        "06/2024",
+        r"(?<![\w./-])(0[1-9]|1[0-2])/((?:19|20)\d\d)(?![\d/])",
+        lambda match: f"{MONTHS[int(match[1]) - 1]} {number_words.year(int(match[2]))}",
+    ),
+    rule(
+        "exp. 12/26",
+        r"(?<![\w./-])(0[1-9]|1[0-2])/(\d\d)(?![\d/])",
+        in_context(
+            ((r"\b(?i:exp(?:\.|ires?|iry|iration)?(?: date)?|valid (?:thru|through|until)):? ", ""),),
+            lambda match: f"{MONTHS[int(match[1]) - 1]} {number_words.year(2000 + int(match[2]))}",
+        ),
+    ),
     rule("3rd ed.", r"(?<=\d(?:st|nd|rd|th) )ed\.(?!\w)", lambda match: f"edition{period_after(match)}"),
     rule(
         "2Q22, 1H24",
@@ -314,6 +337,24 @@ TIME_RULES = (  # the rules for ranges come first, and replace only the dash
         lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match),
     ),
     rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
+    rule(
+        "at 0835",
+        r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d))\b(?![\w-]|[.,:]\d)",
+        in_context(
+            (
+                (
+                    r"\b(?:at|by|until|from|since|before|after) ",
+                    r"[.,;:!?)]|\s*\Z| (?:and|on|to|local|for|sharp|today|tomorrow)\b",
+                ),
+            ),
+            lambda match: f"oh {match[1]} {match[2] or 'hundred'}",
+        ),
+    ),
+    rule(
+        "1400 hrs",
+        r"(?<![\w.,$£€-])(1[1-9]|2[1-3])00 ?(?:hrs?|hours)\b(?! (?:of|in|a|per|each|to)\b)",
+        lambda match: f"{number_words.cardinal(int(match[1]))} hundred hours",
+    ),
     rule(
         "0700 hrs",
         r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d)) ?(?:hrs?|hours)\b",

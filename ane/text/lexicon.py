@@ -147,7 +147,9 @@ UNITS = {           # abbreviation: singular
     "fps": "frame per second", "rpm": "revolution per minute", "dpi": "dot per inch",
     "bps": "basis point", "bpm": "beat per minute", "psi": "p s i", "px": "pixel", "pts": "point",
     "mbps": "megabit per second", "gbps": "gigabit per second", "cc": "c c", "ppm": "part per million",
-    "ppb": "part per billion",
+    "ppb": "part per billion", "ly": "light year", "kn": "knot", "kN": "kilonewton", "kW h": "kilowatt hour",
+    "N m": "newton meter",
+    "ppi": "pixel per inch", "IU": "international unit", "atm": "atmosphere", "pct": "percent",
     "°C": "degree celsius", "°F": "degree fahrenheit", "°": "degree", "%": "percent", "‰": "per mille",
 }
 # After a number, these are units in capitals, too: "60 MPH", "5 Km".
@@ -165,7 +167,7 @@ MEASURED_THINGS = words("""
     relay hurdle freestyle backstroke breaststroke butterfly pool bottle particle screen monitor display laptop tablet
     TV television cable lens pipe wheel rim bolt nail ruler plank ladder fence pizza hose wire pole rope jar tin carton
     cans bags wind headwind tailwind crosswind breeze gust
-    turbo engine diesel petrol hybrid battery""")
+    jack plug film gun shell rifle pistol ceiling tower snake shark statue turbo engine diesel petrol hybrid battery""")
 # After inches, these words are not the object that is measured: 12" apart, but a 5/8" spanner.
 AFTER_INCHES = words("""
     tall high long wide deep apart thick across square around below above behind off away down up in on at by and or of
@@ -177,6 +179,7 @@ SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, but "5 in" may be "5 in the morning"
 # After one of these names, a number with an s is a plural of models, not seconds: "two iPhone 15s".
 MODELS = words("boeing airbus iphone ipad galaxy pixel porsche ferrari peugeot mazda cessna spitfire concorde lotus")
+ISOTOPES = words("SHA AES uranium plutonium iodine cesium caesium cobalt strontium thorium")     # uranium-235
 # After the name of one of these teams, 214/5 is a score of cricket.
 CRICKET_TEAMS = (*words("England Australia India Pakistan Bangladesh Zimbabwe Ireland Afghanistan Kent Surrey"),
                  "New Zealand", "South Africa", "Sri Lanka", "West Indies")
@@ -227,11 +230,15 @@ SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
     CPU GPU FAQ DIY VIP EPA FDA IRS ETA ACLU OECD IMDB ICBM UCLA YMCA AARP ESPN IEEE ASAP UNHCR MSNBC HDMI
     IMHO IVF LGBT LGBTQ CO HR ER PR UI UX VR AR EV AC IP USSR USDA USPS UPS HIV EEG ECG USAF
-    TIAA""")
+    TIAA NY DC MI LMAO TTYL AFK IMO TBH IDK""")
 # Before one of these words, IT in a line of capitals is the initials, not the pronoun: "OUR IT TEAM".
 AFTER_IT = words("""
     TEAM TEAMS DEPT DEPARTMENT DEPARTMENTS SUPPORT STAFF DESK HELPDESK MANAGER MANAGERS SECURITY SYSTEM SYSTEMS SERVICE
     SERVICES SECTOR INDUSTRY INFRASTRUCTURE CONSULTANT SPECIALIST BUDGET GROUP GUY GUYS JOB JOBS""")
+# Before one of these words, US in a line of capitals is the country: "US GDP UP".
+AFTER_US = words("""
+    GDP ARMY NAVY MARINES GOVERNMENT PRESIDENT SENATE CONGRESS DOLLAR STOCKS TROOPS ECONOMY ELECTION
+    INFLATION OFFICIALS COURT SUPREME TREASURY CITIZENS BORDER MARKETS MILITARY CUSTOMS POSTAL""")
 # Words of up to three letters that are emphasised if they are in capitals. "IT" and "US" are missing, because in
 # capitals they are initials.
 SHORT_WORDS = words("""
@@ -250,8 +257,8 @@ CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
     "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
     "SoX": "sox", "YoY": "year over year", "QoQ": "quarter over quarter", "MoM": "month over month",
-    "COB": "C O B", "EOB": "E O B", "openai": "open A I", "nytimes": "N Y times",
-    "Fwd": "forward",
+    "COB": "C O B", "EOB": "E O B", "openai": "open A I", "nytimes": "N Y times", "README": "read me",
+    "Fwd": "forward", "AAA": "triple A", "Cmd": "command", "Alt-Del": "Alt Delete",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------
@@ -298,8 +305,15 @@ RULERS = words("""
     Umberto Maximilian Rudolf Sigismund Baldwin Malcolm Conrad Boniface Sixtus Julius Frederik Margrethe Isabella
     Magnus Theodosius Constantine Justinian Ptolemy""")
 
+# A numeral after such a first name and a surname is an ordinal number: "Henry Ford II".
+FIRST_NAMES = words("""
+    Adam Alan Andrew Anthony Arthur Benjamin Brian Charles Clarence Daniel David Donald Edward Elliott Eric Ernest
+    Francis Frank Frederick George Harold Harry Henry Hiram Jack Jacob James Jeffrey John Jonathan Joseph Joshua Kenneth
+    Kevin Lawrence Louis Loudon Mark Matthew Michael Nathan Nicholas Oliver Patrick Paul Peter Philip Ralph Raymond
+    Richard Robert Roger Ronald Russell Samuel Stephen Steven Theodore Thomas Thurston Timothy Walter William""")
+
 # Words without a vowel that are sounds, not initials.
-INTERJECTIONS = words("hm hmm mm mhm sh shh psst pst pfft tsk brr grr nth zz")
+INTERJECTIONS = words("hmph hm hmm mm mhm sh shh psst pst pfft tsk brr grr nth zz")
 # After one of these words, a capital letter is a label, not an article or an abbreviation: "Plan A", "Class D. 4 went".
 LETTERED = words("""
     plan vitamin hepatitis group class grade type section option team level point exhibit schedule appendix figure fig
@@ -333,13 +347,15 @@ SURE_WITH_VERSE = words("Gen Ex Num Dan Josh Sam Tim Matt Phil Pet Col Rev Jn Mk
 # --- web addresses and markup ----------------------------------------------------------------------------------------
 
 DOMAINS = words("""
-    com org net edu gov io co uk us de fr eu ca au ai dev app info biz tv nl ch se pl cz dk jp cn nz br ru fi""")
+    com org net edu gov io co uk us de fr eu ca au ai dev app info biz tv nl ch se pl cz dk jp cn nz br ru fi ly gg
+    xyz""")
 FILE_TYPES = words("""
     txt py js pdf exe jpg jpeg png gif mp3 mp4 wav flac csv html css json xml yaml yml md doc docx xls xlsx ppt
     pptx zip tar gz dll cpp sh ini log sql""")
 # What follows a dot at the beginning of a word: how it is read. File types are spelled.
 DOTTED = {ending: " ".join(ending) for ending in FILE_TYPES} | {
-    "NET": "NET", "env": "env", "gitignore": "git ignore", "bashrc": "bash R C", "zshrc": "Z S H R C",
+    "NET": "NET", "env": "env", "venv": "v env", "git": "git", "github": "github", "config": "config", "ssh": "S S H",
+    "gitignore": "git ignore", "bashrc": "bash R C", "zshrc": "Z S H R C",
     "htaccess": "H T access", "com": "com", "org": "org", "net": "net", "edu": "E D U", "gov": "gov", "info": "info",
     "app": "app", "dev": "dev", "io": "I O", "ai": "A I", "co": "co"}
 HTML_ELEMENTS = words("""

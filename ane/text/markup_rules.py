@@ -45,6 +45,7 @@ def expand_address(address: str) -> str:
         r"\.(?!(?:co|me)\b)([a-zA-Z]{2})(?![\w.@-])", lambda country: f".{' '.join(country[1].upper())}", address
     )
     address = re.sub(r"\d+", lambda number: f" {number_words.digits(number[0])} ", address)
+    address = re.sub(r"(?<![\w'])a(?![\w'])", "A", address)
     return re.sub(r"[./_@+:~%&=-]", lambda sign: ADDRESS_SIGNS[sign[0]], address)
 
 
@@ -76,7 +77,7 @@ WEB_RULES = (
     ),
     rule(
         "file.txt",
-        rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",
+        rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)}|{any_of(map(str.upper, FILE_TYPES))})\b(?![\w.-]*@)",
         lambda match: f"{match[1]} dot {' '.join(match[2].lower())}",
     ),
     rule(

@@ -29,6 +29,7 @@ HAS_VERB = re.compile(
 )
 
 
+VERB_AFTER = re.compile(r"[\w.]+%? (?:is|are|was|were|means?|indicates?|suggests?|implies)\b")
 COMPARED = re.compile(r"(?:<=|<|≤) ?[\w.]{1,12} ?\Z")
 
 
@@ -38,6 +39,7 @@ def expand_comparison(match: re.Match) -> str:
     The second sign of 3 ≤ n < 10 is "which is less than".
     """
     verb = "are " if follows(match, CONDITION) else "" if follows(match, HAS_VERB, 48) else "is "
+    verb = "" if VERB_AFTER.match(match.string, match.end()) else verb
     verb = "which is " if match[1] in ("<", "<=", "≤") and follows(match, COMPARED) else verb
     return f" {verb}{COMPARISONS[match[1]]} "
 
@@ -99,6 +101,7 @@ def expand_exponent(match: re.Match) -> str:
     return f" to the power of {re.sub('[-−–+*/]', lambda sign: f' {EXPONENT_SIGNS[sign[0]]} ', match[1])} "
 
 
+POWER_NAMES = {"²": "squared", "³": "cubed"}
 EXPONENT_SIGNS = {**dict.fromkeys("-−–", "minus"), "+": "plus", "*": "times", "/": "over"}
 
 
@@ -117,7 +120,7 @@ def expand_function(match: re.Match) -> str:
 
 # An argument of a function, after the rules for signs have run: x, minus 5, n log n, x plus 1, A|B.
 VARIABLE = r"(?:\d+(?:\.\d+)?(?: ?[a-z])?|[A-Za-z]|pi|theta|alpha|beta)(?:²|³|\^\d|(?: squared| cubed)(?=\W))?"
-OPERATOR_OF = r"(?: ?[+*/|−-] ?|, ?| {1,2}(?:(?:log|minus|to the power of) {1,2})?)"
+OPERATOR_OF = r"(?: ?[+*/|−-] ?|, ?| {1,2}(?:(?:log|minus|to the power of|intersection|union) {1,2})?)"
 TERM = rf"(?:[-−] ?| ?minus )?{VARIABLE}(?:{OPERATOR_OF}{VARIABLE}){{0,4}}"
 
 
@@ -155,7 +158,7 @@ def expand_formula(match: re.Match) -> str:
     """Spell CO2 as "C.O 2", H2SO4 as "H 2 S.O 4" and Ca^2+ as "C.A 2 plus". All the symbols must be elements."""
     formula, _, charge = match[0].partition("^")
     positive = (charge or formula).endswith("+")
-    formula, charge = formula.rstrip("+"), charge.rstrip("+-")
+    formula, charge = formula.rstrip("+"), charge.rstrip("+-−")
     parts = re.findall(r"([A-Z][a-z]?)(\d*)", formula)
     word = formula in NO_FORMULAS or (formula.isalpha() and len(parts) > 1 and parts[-1][0] not in NONMETALS)
     if word or not all(element in ELEMENTS for element, _ in parts):
@@ -170,8 +173,16 @@ def expand_formula(match: re.Match) -> str:
 
 RULES: tuple[TextRule, ...] = (
     rule("$x^2$", r"\$\$([^$]{1,300})\$\$|\$(?![\s$])([^$\n]{1,120})(?<!\s)\$(?!\w)", expand_tex),
+    rule(
+        "sin²θ, cos x",
+        r"\b(sin|cos|tan|log|ln)(?: ?([²³]) ?| |(?=theta|phi))(?=(?:theta|alpha|beta|phi|[xyt])\b)",
+        lambda match: f"{FUNCTIONS[match[1]]} {POWER_NAMES.get(match[2], '')} ",
+    ),
     rule("x^(n+1)", r"(?<=[\w)])\^ ?\(([^()]{1,20})\)", expand_exponent),
-    rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)", "-"),
+    rule("y = mx + b", r"(?<== )([a-km-z])(x)\b(?= ?[+–−-])", r"\1 \2"),
+    rule("dy/dx", r"\bd([a-z])/d([a-z])\b", r"d \1 over d \2"),
+    rule("f'(x)", r"\b([fgh])'\(([a-z])\)", r"\1 prime of \2"),
+    rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)|(?<=\^\d)−", "-"),
     rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
     rule(
         "0x1F",
@@ -208,7 +219,7 @@ RULES: tuple[TextRule, ...] = (
     ),
     rule(
         "Ca2+, SO4^2-",
-        r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+-]|\+)(?![\w+])",
+        r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+−-]|\+)(?![\w+])",
         expand_formula,
     ),
     rule(

@@ -177,7 +177,9 @@ NOUN_AFTER_INCHES = re.compile(rf" (?!{any_of(AFTER_INCHES)}\b)[a-z]")
 
 
 def expand_height(match: re.Match) -> str:
-    """Read 5'10" as "five feet ten inches"."""
+    """Read 5'10" as "five feet ten inches", but a 5'10" man as "a five foot ten man"."""
+    if follows(match, ARTICLE):
+        return f"{number_words.number(match[1])} foot {number_words.number(match[2])}"
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
 
 
@@ -205,6 +207,7 @@ def expand_millions(match: re.Match) -> str:
     return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"
 
 
+ROUTE = re.compile(r"\b(?i:bus|route|line|train|tram|flight|model) \d+\Z")
 LABELLED = re.compile(
     r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
     r"|part|type|exit|bus|route|line|lane|question|number|figure|table|house|cell|bed|track|door|page|bay|stall|berth"
@@ -225,7 +228,7 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
     ),
     rule(
         "24/7, 60/40 split",
-        r"(?<![\w/])(?:24/7|9/11|\d\d/\d\d(?=[ -](?:split|mix|blend|rule)\b)"
+        r"(?<![\w/])(?:24/7(?:/365)?|9/11|\d\d/\d\d(?=[ -](?:split|mix|blend|rule)\b)"
         r"|20/\d{2,3}(?= vision))(?![\w/])",
         lambda match: match[0].replace("/", " "),
     ),
@@ -288,8 +291,14 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         r"(\1-\2",
     ),
     rule("13 st 4 lb", r" ?st\b(?:(?<=\d st)|(?<=[02-9]st)|(?<=11st))\.?(?= ?\d{1,2} ?(?:lbs?|oz)\b)", " stone"),
+    rule(
+        "weighs 13 st",
+        r" ?st\b(?<=\d.st)|st\b(?<=\dst)",
+        in_context(((r"\bweigh\w*(?: \w+){0,2} \d{1,2}", ""),), lambda match: " stone"),
+    ),
+    rule("5 sq. m", r"(?<=\d )sq\. ?(?=(?:ft|m|mi|km|in|yd)\b)", "sq "),
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
-    rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
+    rule("5'10\"", r"(?<![\w.,])(\d)'[\s-]?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
     rule(
         '12" x 8"',
         r"\d(?<![\w.,]\d)[\d./]*(?:['\"](?:\s?[xX×]\s?| by )\d[\d./]*)+['\"]",
@@ -311,6 +320,12 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
 MONEY_RULES = (
     rule("£3 7s. 6d.", r"(?:£\s?(\d[\d,]*)[.,]?\s)(\d{1,2})s\b\.?(?:,?\s?(\d{1,2})d\b\.?)?", expand_shillings),
     rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
+    rule("the 3 Rs", r"(?<=\b[tT]he 3 )Rs\b(?! ?\d)", "R's"),
+    rule(
+        "$3 mil.",
+        r"(?<=\d) ?([mb])il\b\.?",
+        in_context(((rf"{SIGN} ?[\d.,]+", ""),), lambda match: f" {match[1]}illion{period_after(match)}"),
+    ),
     rule("Rs. 500", r"\bRs\.\s?(?=\d)", "Rs "),
     rule(
         "84,50 francs",
@@ -346,7 +361,7 @@ UNIT_RULES = (
         r"\1 by ",
     ),
     rule("10x-20x", r"(?<![\w.,])(\d+)[xX]\s?[-–]\s?(?=\d+[xX]\b)", r"\1 to "),
-    rule("10x", r"(?<=\d)[xX]\b", " times"),
+    rule("10x", r"(?<=\d)[xX]\b", lambda match: " X" if match[0] == "X" and follows(match, ROUTE) else " times"),
     rule(
         "1080p",
         r"(?<![\w.,])(480|[57]\d{2}|1080|1440|2160|4320)([pi])\b",

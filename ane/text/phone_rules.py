@@ -37,6 +37,7 @@ HTTP_ERRORS = "(?:40[1-9]|41[0-8]|42[69]|50[1-4])"
 AFTER_PAGE = words("and or is was for when if in on instead that with from to error not but because every after again")
 RULES: tuple[TextRule, ...] = (
     rule("2.0-beta.3", r"-(?<=\d-)(alpha|beta|rc|dev|pre|preview|canary)\.?(?=\d)", r" \1 "),
+    rule("555-0147 x23", r"(?<=\d{3}-\d{4}) ?x(?=\d{1,5}\b)", " extension "),
     rule(
         "call 911, error 404",
         r"(?<![\w.,$£€#/-])\d{3}\b(?![-:/]?\d|[.,]\d|%)",

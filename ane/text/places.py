@@ -46,6 +46,12 @@ TOWNS = {*words("""
     "Little Rock", "Fort Smith", "Hot Springs", "Rehoboth Beach", "Idaho Falls", "Coeur d'Alene", "Twin Falls",
     "Sun Valley", "Fort Wayne", "South Bend", "Terre Haute", "Baton Rouge", "Lake Charles", "Bar Harbor",
     "Oklahoma City", "New Orleans"}
+OLD_STATES = {      # after a town
+    "Mass": "Massachusetts", "Ill": "Illinois", "Calif": "California", "Conn": "Connecticut", "Fla": "Florida",
+    "Mich": "Michigan", "Minn": "Minnesota", "Penn": "Pennsylvania", "Tenn": "Tennessee", "Tex": "Texas",
+    "Va": "Virginia", "Wash": "Washington", "Wis": "Wisconsin", "Ariz": "Arizona", "Ala": "Alabama", "Colo": "Colorado",
+    "Ga": "Georgia", "Kan": "Kansas", "Ky": "Kentucky", "Md": "Maryland", "Mo": "Missouri", "Neb": "Nebraska",
+    "Nev": "Nevada", "Okla": "Oklahoma", "Ore": "Oregon", "Vt": "Vermont", "Wyo": "Wyoming", "Ont": "Ontario"}
 # Codes and names of airlines, before the number of a flight.
 AIRLINES = words("""
     AA AC AF AI AM AS AY AZ BA BR CI CX CZ DL EI EK ET EY FR GA HA IB JL JQ KE KL LH LO LX LY MH MU NH NK NZ OS OZ PK QF
@@ -54,8 +60,8 @@ AIRLINES = words("""
 # A number after one of these words is read digit by digit.
 CODE_WORDS = ("zip", "zip code", "postcode", "postal code", "pin", "pin code", "passcode", "ending in", "ends in",
               "account", "account number", "acct", "routing number", "serial number", "tracking number", "card number",
-              "otp", "imei", "ssn", "reference number", "confirmation code", "policy number",
-              "on port", "connect to port", "port number", "use port", "tcp port", "udp port", "open port",
+              "otp", "imei", "issn", "ein", "cvv", "cvc", "ssn", "reference number", "confirmation code",
+              "policy number", "on port", "connect to port", "port number", "tcp port", "udp port", "open port",
               "model number", "customer number", "passport number", "phone number", "extension", "password",
               "verification code", "security code", "access code", "entry code", "door code", "gate code", "login code",
               "activation code", "area code", "enter code", "enter the code", "squawk", "squawks", "squawking", "qnh",

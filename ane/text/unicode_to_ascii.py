@@ -206,7 +206,9 @@ def expand_superscript(match: re.Match) -> str:
     """Write 10⁶ as 10^6. Later rules read x² and km³. A superscript after a word is a footnote's mark, and dropped."""
     found = follows(match, SUPERSCRIPT_BEFORE)
     base = found[0] if found else ""
-    if not base or (len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base)):  # a word
+    if not base or (
+        len(base) > 1 and base not in UNITS and base not in FUNCTIONS and re.search("[aeiouAEIOU]", base)
+    ):  # a word
         return ""
     if match[0] in ("²", "³"):
         return match[0]
@@ -214,6 +216,7 @@ def expand_superscript(match: re.Match) -> str:
 
 
 SUPERSCRIPT_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]{1,3}|[\d)])\Z")
+FUNCTIONS = frozenset(("sin", "cos", "tan", "log"))
 
 
 def expand_raised(match: re.Match) -> str:
@@ -257,6 +260,11 @@ RULES: tuple[TextRule, ...] = (
     rule("10<sup>6</sup>", r"(?<=[\w).,;:!?\"'])<(?i:sup)>([^<>\n]{1,20})</(?i:sup)>", expand_raised),
     rule("H<sub>2</sub>O", r"(?<=\w)<(?i:sub)>([\w+-]{1,3})</(?i:sub)>", r"\1"),
     rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
+    rule(
+        "∫₀¹",
+        "∫([₀-₉])([⁰¹²³⁴-⁹])",
+        lambda match: "the integral from {} to {} of ".format(*map(anyascii, match.groups())),
+    ),
     rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
     rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
     rule("5 kΩ", r"(?<=\d)(\s?)([mkMG]?)[Ω\u2126]", r"\1\2ohm"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ane.text.lexicon import SHORT_WORDS, SPELLED
+from ane.text.lexicon import PRONOUNCED, SHORT_WORDS, SPELLED
 from ane.text.unicode_to_ascii import ascii_character
 
 DATA = Path(__file__).parent / "data"
@@ -102,6 +102,7 @@ DOUBLED = re.compile(r"([bcdgklmnprstvxz])\1ing$|cking$")
 DRAWN_OUT = re.compile(r"([A-Z])\1{2,}", re.I)
 # Interjections that no dictionary has.
 SOUNDS = {
+    "hmph": "hˈʌmf",
     "sh": "ʃ",
     "shh": "ʃ",
     "brr": "bˈɜɹ",
@@ -154,7 +155,7 @@ class Dictionary:
             return phonemes
         if self.written_in_capitals(word, tag, stress, following):
             word = word.lower()
-        if word.lower() in SOUNDS:
+        if word.lower() in SOUNDS and not (word.isupper() and len(word) > 1 and word not in PRONOUNCED):
             return SOUNDS[word.lower()]
         if spoken := self.without_g(word, tag, following):
             return spoken
