@@ -182,7 +182,7 @@ def probed_length(model: Bundle, bucket: int) -> int:
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)
 
 
-# runs the vocoder on a random mel that nearly fills the bucket
+# runs the vocoder on a random mel with nearly as many frames as the function takes
 probe_vocoder = stage_probe(
     "vocoder", mel=lambda model, bucket: (1, model.config("vocoder").num_mels, bucket["frames"] - 1)
 )
@@ -219,7 +219,7 @@ def make_traceable(network: nn.Module, dtype: torch.dtype) -> None:
     """Replace the modules of FastSpeech that torch cannot trace. Other networks stay unchanged."""
     if not isinstance(network, FastSpeech):
         return
-    # TensorRT builds an engine for the largest length of a bucket, which may exceed the model's positions
+    # TensorRT builds an engine for the end of a range of lengths, which may exceed the model's positions
     positions = bucket_range(network.config.max_seq_len, LENGTHS)[1]
     for stack in (network.phoneme_side, network.mel_side):
         stack.positions = StoredPositions(positions, network.config.d_model, dtype)
@@ -303,7 +303,7 @@ FUNCTIONS = (
         probe_mel,
         onnx=onnx_mel,
         onnx_lengths={"frames": 90, "symbols": 30},
-        # the host may pass the states of a text of any length
+        # the host may pass states for a text of any length
         coreml=lambda r: [mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
         bucket=Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions),
         outputs={"mel": "mel_linear"},

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MAX_AXIS = 16384  # largest width or height of a tensor (hollance/neural-engine; ane-guide, chapter 17)
-MAX_CHANNELS = 65536  # largest number of channels of a tensor (ane-guide, chapter 17)
+MAX_CHANNELS = 65536  # largest number of channels that a tensor may have (ane-guide, chapter 17)
 STATE_WIDTH = 32  # the length of a state's last axis must be a multiple of this number (coremltools issue 2631)
 ON_CHIP = 2_000_000  # a tensor of at most this many bytes stays in the chip's own memory (ane-guide, chapter 9)
 

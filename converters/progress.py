@@ -14,8 +14,8 @@ from converters.function_table import coreml_graphs, functions_of
 
 ACTIVITIES = "building", "measuring"  # first words of the activities. A conversion builds and measures every function
 # The peak memory of a Core ML conversion is about BASE bytes, plus PER_BYTE bytes for each byte of the largest network
-# in float32. The numbers are fitted to measurements of networks of the official sizes, and differ from them by at most
-# 0.9 GB. In benchmarks/results, 2026-11-23-decoder-official.json measures 7.5 GB for the decoder with 24 functions.
+# in float32. The two numbers are fitted to measurements of the official networks, and differ from these by at most 0.9
+# GB. In benchmarks/results, 2026-11-23-decoder-official.json measures 7.5 GB for the decoder with 24 functions.
 # 2026-11-21-convert-amd-epyc.json measures 5.4 GB for the denoiser, 5.2 GB for CLVP and 2.8 GB for HiFi-GAN.
 BASE, PER_BYTE = 2e9, 3.6
 SHARE = 0.75  # a conversion that needs more than this share of the machine's memory is likely to swap

@@ -129,7 +129,7 @@ def _flac_samples(tail: bytes, block_size: int) -> int:
         if frame is not None:
             number, samples, variable = frame
             return (number if variable else number * block_size) + samples
-    return 1  # the tail has no frame. 0 would mean that the number is unknown
+    return 1  # the tail has no frame; 0 would mean that the file's number of samples is unknown
 
 
 def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
@@ -142,7 +142,7 @@ def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
     if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
         return None
     size_code, rate_code, first = header[2] >> 4, header[2] & 15, header[4]
-    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()  # number of bytes after the first, as in UTF-8
+    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()  # number of bytes after the first byte, as in UTF-8
     at = 5 + extra
     ends = at + {6: 1, 7: 2}.get(size_code, 0) + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
     if not size_code or rate_code == 15 or 0x80 <= first < 0xC0:

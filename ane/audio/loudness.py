@@ -24,7 +24,7 @@ class LoudnessMeter:
     def __init__(self, rate: int):
         self.rate, self._hop = rate, round(0.1 * rate)
         self._response = k_weighting(rate)
-        self._tail = np.zeros(len(self._response) - 1)  # end of the convolution, to add to the next piece
+        self._tail = np.zeros(len(self._response) - 1)  # end of the last convolution, which is added to the next piece
         self._rest = np.zeros((2, 0))
         self._powers: list[np.ndarray] = []  # mean squares of 100 ms, (2, n): row 0 is K-weighted, row 1 is unweighted
         self._context = np.zeros(TAPS, np.float32)

@@ -265,7 +265,7 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
     """
     if source_rate != target_rate:
         audio = soxr.resample(audio, source_rate, target_rate, quality="HQ")
-    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # without need, do not copy: an hour at 16 kHz has 230 MB
+    if len(audio) and (audio.min() < -1 or audio.max() > 1):  # copy only if necessary: an hour at 16 kHz takes 230 MB
         audio = np.clip(audio, -1.0, 1.0)
     return audio.astype(np.float32, copy=False)
 

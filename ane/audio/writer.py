@@ -130,7 +130,7 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
 
 def endless_wav_header(sample_rate: int) -> bytes:
     """Return the header of a mono 16-bit WAV of unknown length."""
-    # the largest possible length makes programs read to the end. ffmpeg writes the same header to a pipe
+    # the largest possible length makes programs read to the end of the sound; ffmpeg writes the same header to a pipe
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         b"RIFF",

@@ -23,7 +23,7 @@ from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser
 from ane.system.errors import UserError
 
-MASKED = -1e4  # is added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
+MASKED = -1e4  # added to the attention score of a masked position: exp() of the sum is 0, and no sum overflows fp16
 
 
 @dataclass(frozen=True)

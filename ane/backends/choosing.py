@@ -45,7 +45,8 @@ NAMES = (
     "onnx:tensorrt",
 )
 PACKAGED = ("coreml", "coreai", "mil")  # backends that run Core ML packages
-# bytes of memory from which on MLX keeps networks loaded: Tortoise's decoder and denoiser take 1.2 GB in fp16
+# with at least this many bytes of memory, MLX keeps networks loaded; Tortoise's decoder and denoiser take 1.2 GB in
+# fp16
 MLX_KEEPS_FROM = 12e9
 TENSORRT = tuple(field.name for field in fields(TensorRTOptions))
 LOGGER = logging.getLogger(__name__)
@@ -328,7 +329,7 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
     chosen = choose_onnx_device(device)
     small = has_published_graphs(model)
     usual = small or chosen.memory != "cpu"
-    # if a graph quantises activations, its outputs depend on its number of threads: each call gets a single thread
+    # each call gets a single thread, because the outputs of graphs that quantise activations depend on the threads
     calls = 1 if options.shared else options.threads or usable_cores()
     onnx = OnnxBackend(
         model,

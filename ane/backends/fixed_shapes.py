@@ -13,7 +13,7 @@ import numpy as np
 from ane.backends.base import FunctionSet
 from ane.system.errors import UserError
 
-FixedFunction = Any  # a function from ``FunctionSet.functions``: its ``bucket`` maps the names of its lengths to them
+FixedFunction = Any  # a function from ``FunctionSet.functions``; ``bucket`` has the lengths for which it was built
 
 
 def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: int) -> FixedFunction:

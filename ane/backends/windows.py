@@ -23,7 +23,7 @@ from ane.backends.rows import STEP
 
 LEAST = 12  # smallest number of new frames per call, however wide the margins are
 WHOLE = tuple(range(64, 257, STEP))  # allowed lengths of a call, in frames, when all frames are known
-# lengths that the first call of a FastSpeech stream may have. Its first piece of sound has 40 frames
+# possible lengths of the first call for a FastSpeech stream, whose first piece of sound has 40 frames
 FIRST_LENGTHS = 60, 80
 
 
@@ -126,7 +126,7 @@ class Windowed:
             self.window = replace(window, window=size, largest=0)
         elif limit.most is not None and not limit.divides:
             self.window = StreamingWindow(limit.most - margin, limit.most)
-        self.columns: np.ndarray | None = None  # columns that the sound of later frames depends on
+        self.columns: np.ndarray | None = None  # columns on which the sound of later frames depends
         self.first = self.done = 0  # index of the first column in ``columns``, number of frames with finished sound
 
     @property

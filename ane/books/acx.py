@@ -18,7 +18,7 @@ HEAD, TAIL = 0.75, 2.0  # seconds of room tone before and after a chapter (ACX r
 ROOM_TONE = -70.0  # dB RMS, added to the whole sound, because ACX rejects digital silence
 RMS = -20.0  # dB RMS of the whole book
 PEAK = -3.2  # dBTP, a little below ACX's limit because decoders differ
-RMS_RANGE = (-22.5, -18.5)  # dB RMS of a single file. A file outside gets the nearer limit.
+RMS_RANGE = (-22.5, -18.5)  # dB RMS of a single file; a file outside this range is moved to the nearer limit
 # ACX's limits for every file: name of the measure → unit, minimum, maximum
 LIMITS: Mapping[str, tuple[str, float, float]] = {
     "length": ("s", 0.0, 7200.0),

@@ -15,8 +15,8 @@ from ane.system.errors import UserError
 from ane.text import shorten
 from ane.text.passages import without_commands
 
-SILENCE_BLOCK = 1 << 18  # samples of silence to yield at once, about ten seconds
-MAX_CUE_SPEED = 1.5  # maximum speed-up of a subtitle whose speech is longer than the subtitle is shown
+SILENCE_BLOCK = 1 << 18  # samples in one array of silence, about ten seconds
+MAX_CUE_SPEED = 1.5  # maximum factor by which speech is sped up if it takes longer than its subtitle is shown
 LATE = 0.05  # seconds by which a subtitle may start late before a note reports it
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from ane.audio.media import CoverImage
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock
 
-# Limits for every format of document. A longer file is not a book, or somebody made it to fill the memory.
+# Limits for all formats of documents. A longer file is not a book, or somebody made it to fill the memory.
 MAX_FILE = 512 << 20  # bytes of a PDF, or of an archive on standard input, with its pictures
 MAX_TEXT = 16 << 20  # bytes of a text file or of a file in an archive, or characters of a PDF (the Bible has 4.5 MB)
 MAX_TITLE = 200  # characters of a title

@@ -20,7 +20,7 @@ from ane.text.tags import MarkupToken, element_texts, tokenize
 
 CONTENT_TYPES = "[Content_Types].xml"
 RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"
-# elements of Word's XML whose text is not read → the kind of omission. A fallback repeats the element before it.
+# elements of Word's XML whose text is not read → the kind of omission; a fallback repeats the element before it
 SKIPPED = {
     "drawing": "images",
     "pict": "images",
@@ -31,7 +31,7 @@ SKIPPED = {
 }
 WITHIN = {"tab": " ", "br": "\n", "cr": "\n", "nobreakhyphen": "-"}
 NOTES = {"footnotereference": "footnotes.xml", "endnotereference": "endnotes.xml"}
-MAX_BASES = 20  # maximum length of a chain of styles, each based on the next one
+MAX_BASES = 20  # maximum length of a chain of styles in which each style is based on the next
 HEADING_NAME = re.compile(r"heading (\d)")
 
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from ane.text.phonemes.dictionary import END, Dictionary
 
-HYPHEN = "\x02"  # character that PDFium writes for a hyphen at a line end
+HYPHEN = "\x02"  # character that PDFium writes for a hyphen at the end of a line
 DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
 LAST_PART = re.compile(r"[^\W_]{1,60}$")
 WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")

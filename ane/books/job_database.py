@@ -29,7 +29,7 @@ CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samp
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
-# A job of the version before this one has no such column. Its texts contain marks that name the voices.
+# Jobs of the version before this one lack the column. Their texts contain marks that name the voices.
 UPGRADE = "ALTER TABLE chunks ADD COLUMN voice TEXT NOT NULL DEFAULT ''"
 # Files that the job wrote as output. If an earlier version made the job, opening it adds this table.
 OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INTEGER, name TEXT NOT NULL)"

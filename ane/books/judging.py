@@ -20,7 +20,7 @@ QUIET = 10 ** (-45 / 20)  # root mean square below which a frame is silent, as i
 CLICK = 6.0  # ratio of a click's step between two samples to the largest step near it (in speech, at most 4)
 CLICK_REACH = 20  # milliseconds before and after a step that are near it. A low voice has a shorter period.
 LEAST_STEP = 0.004  # smallest step, as a share of full scale, with which a click is compared
-FULL = 0.999  # share of full scale from which a sample counts as full scale
+FULL = 0.999  # a sample counts as full scale if it is at least this share of full scale
 CLIPPED_RUN = 4  # minimum number of successive samples at full scale that count as clipping
 EDGE_FRAMES = 2  # frames at each end that must be quieter than the speech
 
@@ -111,8 +111,8 @@ SKIPPED_LETTERS = 3  # minimum number of letters for judging whether a word was 
 GOOD_MISFIT = 3.0  # highest ``WordFit.misfit`` of correctly spoken words, in nats per frame
 MISFIT = 50.0  # ``WordFit.excess`` of one word, in nats
 UNHEARD = 15.0  # excess in nats of a word that the recogniser leaves out when it may (a spoken word has at most 14)
-LEFT_OVER = 0.1  # seconds of loud sound that belong to no word
-LOUD = -12.0  # level from which a frame is loud, in dB relative to the speech
+LEFT_OVER = 0.1  # seconds of loud sound outside all words
+LOUD = -12.0  # a frame is loud if its level is higher than this, in dB relative to the speech
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from ane.audio.media import has_pyav
 CEILING = -3.0  # dBTP of a finished file
 CLOSE = 0.1  # maximum difference in dB between the level of a finished file and the wanted level
 SAFE = 0.05  # dB by which a correction lowers the limiter's ceiling beyond the excess
-TRIES = 4  # maximum number of encodings of a file
-PIECE = 1 << 17  # samples that are measured at once
+TRIES = 4  # how often to encode a file, at most
+PIECE = 1 << 17  # samples per measured piece
 
 
 @dataclass

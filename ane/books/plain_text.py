@@ -39,7 +39,8 @@ NAMED_HEADING = re.compile(
     r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
     r"[^.!?,;]{0,60}[.:]?"
 )
-# lines in capitals that are not titles: the end of a book, initials of an author, and lines about rights or of contents
+# lines in capitals that are not titles: the end of a book, an author's initials, lines about rights, and tables of
+# contents
 NO_TITLE = re.compile(
     r"(?:the end|fin|finis|end of (?:the |book |part |volume ).*)\W*|"
     r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
@@ -84,7 +85,7 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
     listing = False  # whether the paragraph before is in a table of contents
-    dotted: list[str] = []  # lines of a table of contents without a title
+    dotted: list[str] = []  # lines of a table of contents that has no title
     for part in parts:
         lines = spoken_lines(part, rules, omitted)
         if "front-matter" in rules and not listing and not is_front_title("".join(lines[:1]).strip()):

@@ -26,7 +26,7 @@ from ane.text.splitter import CLOSING, MARKS
 
 MAX_SILENCE = 60.0  # maximum seconds of silence between two chunks
 WITHIN_SENTENCE = 0.15  # seconds of silence after a chunk that ends within a sentence
-MAX_PARAGRAPH = 50_000  # characters that are divided at once, to limit memory (paragraphs of books are shorter)
+MAX_PARAGRAPH = 50_000  # characters of a paragraph to divide together, to limit memory (books have shorter ones)
 CHARACTERS_PER_SECOND = 15  # speed of English read aloud with pauses, about 160 words per minute
 
 

@@ -27,7 +27,7 @@ PEAK = 0.9  # peak to which the sound is scaled for pocketsphinx
 # Root mean square of the noise added to the sound, in 16-bit samples. In digital silence, pocketsphinx misses the last
 # word of one chunk in fifty.
 NOISE = 3.0
-LEAST = 1e-300  # likelihoods below it count as this much, because their logarithm is taken
+LEAST = 1e-300  # smaller likelihoods become this value, because their logarithm is taken
 LEFT_OUT = 1e-6  # probability that a word is missing, in the second search
 LETTERS = re.compile(r"[a-z][a-z']*")
 # words that people pronounce so weakly that pocketsphinx cannot tell whether they are missing
@@ -50,7 +50,7 @@ class TextAligner:
             from pocketsphinx import Decoder
         except ImportError as error:
             raise UserError(f"checking needs the recogniser pocketsphinx: {INSTALL}") from error
-        # cmn=batch normalises every sound separately, so that the sounds before do not change a result
+        # cmn=batch normalises every sound separately, so that earlier sounds do not change a result
         self._decoder = Decoder(
             samprate=SAMPLE_RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60, pbeam=1e-80
         )

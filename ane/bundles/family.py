@@ -35,7 +35,7 @@ class Config:
 
     # hyper-parameters that do not change the network's output
     without_effect: ClassVar[frozenset[str]] = frozenset()
-    # pairs of hyper-parameters, a width and a number of heads: the width must be a multiple of the number of heads
+    # pairs of hyper-parameters, a width and a number of heads; a width must be a multiple of its number of heads
     split_widths: ClassVar[tuple[tuple[str, str], ...]] = ()
     # hyper-parameters that are ids of tokens or codes, or lists of such ids; all other hyper-parameters are at least 1
     identifiers: ClassVar[frozenset[str]] = frozenset()
@@ -99,7 +99,7 @@ class Network:
     # whether the network may compute in fp16 or bf16; other networks are small, run once, or round audibly (vocoders)
     half_precision: bool = False
     quantised: bool = (
-        False  # whether ONNX weights may be int8 or int4: faster for a decoder, whose steps read all weights
+        False  # whether ONNX weights may be int8 or int4, which is faster for a decoder, whose steps read all weights
     )
     compressed: bool = False  # whether Core ML weights may have 8, 6 or 4 bits
     fp16_package: bool = True  # whether a Core ML package in fp16 is exact enough (UnivNet's is not: 40 dB)

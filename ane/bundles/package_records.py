@@ -48,7 +48,7 @@ class PackageRecord:
     precision: str  # "fp32" or "fp16"; for Core ML also "8bit", "6bit" or "4bit"; for ONNX also "int8" or "int4"
     path: str  # path of the package's folder inside the bundle
     files: Annotated[list[FileRecord], Field(min_length=1)]
-    # functions by name; an ONNX function takes any length, so its bucket is empty
+    # functions by name; an ONNX function takes any length, so its ``bucket`` is empty
     functions: Annotated[dict[str, FunctionRecord], Field(min_length=1)]
     scale: float = 1.0  # scale of the residual stream in the package: the host multiplies the inputs by it
     compute_units: ComputeUnits = "CPU_AND_NE"  # compute units on which Core ML may run the package, by default

@@ -28,7 +28,7 @@ Entries = Mapping[str, torch.Tensor]  # the state dict in a checkpoint
 
 # prefixes that PEFT, torch.compile and torch's DataParallel add to all keys of a network
 PREFIXES = ("base_model.model.", "_orig_mod.", "module.")
-ADAPTED = ".base_layer."  # part of the keys of weights that an adapter changes, in PEFT
+ADAPTED = ".base_layer."  # PEFT adds this to the keys of weights that an adapter changes
 
 
 # names of adapters in PEFT, loralib, kohya's scripts and LyCORIS

@@ -30,7 +30,7 @@ class ReplicaSettings:
 
     least: int = 1
     most: int = 1
-    requests: float = 16  # requests that a replica should answer at once; with more, Ray Serve starts another replica
+    requests: float = 16  # parallel requests per replica; if there are more, Ray Serve starts another replica
     cpus: float = 1  # CPUs and GPUs per replica, as Ray counts them
     gpus: float = 0
 

@@ -102,7 +102,7 @@ def calls_for(
         yield claimed and (CHECK, claimed, store.spoken(claimed.chunk.key), norms, count)
 
 
-AHEAD = 64  # at most so many results wait until an earlier result is ready
+AHEAD = 64  # at most this many results wait until an earlier result is ready
 
 
 def speak_many(

@@ -28,7 +28,7 @@ measures Core ML on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE (the CPU with the Neura
 versions of macOS on which Core ML is reported to crash on the GPU.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
-RUNS = 20  # calls of each function of a Core ML package
+RUNS = 20  # number of calls for each function in a Core ML package
 PHASES = {"decode": "Decoding", "rank": "Ranking", "diffuse": "Diffusion", "vocode": "Vocoding"}
 WORTH_TWO = 0.1  # share of the time that two engines must save, because the second one takes memory
 CHECKERS = ("mil", "coreai")  # engines that only check packages, and are never chosen

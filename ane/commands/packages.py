@@ -32,7 +32,7 @@ def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
     if backend == "coreml":
         from ane.backends.coreml.tools import CoreMLTools
 
-        CoreMLTools()  # raises if this is not a Mac, before a conversion of minutes
+        CoreMLTools()  # raises an error if this is not a Mac, before a conversion that takes minutes
     if backend.startswith("coreai"):
         from ane.backends.coreai.runtime import require_core_ai
 

@@ -350,7 +350,8 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
             with ExitStack() as playback:
                 if args.play or args.output is None:
                     expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
-                    # with --follow the first clause is played immediately, because the next one may take long to arrive
+                    # with --follow, the first clause is played immediately, because the next clause may take long to
+                    # arrive
                     blocked = getattr(synthesizer.backend, "blocks_python", False)
                     sinks.append(
                         playback.enter_context(

@@ -60,7 +60,7 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         np.minimum(best, right, out=best)
         np.add(along[diagonal, first:last], best, out=total[diagonal + 2, first + 1 : last + 1], casting="same_kind")
     both, down, right = total[:-2, :-1], total[1:-1, :-1], total[1:-1, 1:]
-    # The last step to each cell: 0 to both, 1 to the next row, 2 to the next column.
+    # The last step to each cell: 0 means to the next row and column, 1 to the next row, 2 to the next column.
     moves = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
     path, row, column = [], rows - 1, columns - 1
     while row >= 0:

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 RESERVE = 128  # file descriptors that are kept for other uses: files, logs, connections about to be closed
 MOST_UNCOUNTED = 1000  # maximum WebSocket frames without text: empty frames, continuations, pings and pongs
 MOST_SMALL, SMALL = 1000, 256  # a chunked body may have MOST_SMALL parts of fewer than SMALL bytes
-SLICE = 4096  # bytes from a WebSocket that are parsed at once
+SLICE = 4096  # bytes from a WebSocket to parse in one call
 SEND_BUFFER = 1 << 17  # bytes that the system may hold per connection (2.7 s of sound). Linux would allow 4 MB
 QUEUE = 1024  # connections that may wait in the operating system to be accepted
 BACKLOG = 16  # connections that asyncio accepts before it serves any of them

@@ -16,7 +16,7 @@ LOGGER = logging.getLogger("ane.server")
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-# parts of the path to a wrong value that are no fields: where a request has it, and pydantic's names of types
+# parts of the path to a wrong value that are not fields: the place in the request, and pydantic's names of types
 NO_FIELDS = ("body", "query", "header", "constrained-str", "VoiceId")
 NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")  # pydantic's errors about no object
 JSON_KINDS = {bool: "a truth value", list: "a list", str: "a string", int | float: "a number"}
@@ -116,7 +116,8 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
 
 def wrong_field(errors: Sequence[Any]) -> tuple[str | None, str]:
     """Return the name of the first wrong field of a request, or ``None`` for the whole body, and the message."""
-    # a field that takes a word or an object has an error for both. The longer path tells more about the object
+    # if a field takes a word or an object, there is an error for the word and one for the object; the longer path tells
+    # more
     fault = max((each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]), key=lambda each: len(each["loc"]))
     param = ".".join(str(part) for part in fault["loc"] if part not in NO_FIELDS)
     if fault["type"] == "json_invalid":

@@ -229,7 +229,7 @@ async def serve(
         serving = asyncio.ensure_future(server.serve([opened]))
         while not (server.started or serving.done()):
             await asyncio.sleep(0.01)
-        opened.listen(QUEUE)  # more connections may wait in the system than asyncio accepts at once
+        opened.listen(QUEUE)  # more connections may wait in the system than asyncio accepts together
         await asyncio.wait([loading, serving], return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and loading.exception() is not None:
             server.should_exit = True

@@ -36,7 +36,7 @@ HOST = re.compile(r"[\w.-]+|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*", re.ASCII)  # a nam
 ORIGIN = re.compile(
     r"(?!https://.*:443\Z|http://.*:80\Z)(?:null|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?)", re.ASCII
 )
-TRANSCRIPTIONS, NEW_VOICES = 2, 1  # maximum number of transcriptions in work at once, and of new voices in work at once
+TRANSCRIPTIONS, NEW_VOICES = 2, 1  # how many transcriptions, and how many new voices, may be in work at the same time
 
 
 def limit(default: float, help: str, metavar: str = "N") -> Any:

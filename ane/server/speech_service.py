@@ -22,7 +22,7 @@ from ane.text import Lexicon
 LOGGER = logging.getLogger("ane.server")
 GONE = "client gone"
 MAX_HEADER = 2000  # maximum characters of warnings in a header, because a warning may quote a text
-BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # bounds of the histogram of seconds to the first sound
+BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)  # bounds for the histogram of times to the first sound
 
 
 class Metrics:

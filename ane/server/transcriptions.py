@@ -50,7 +50,8 @@ def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | No
 
 def transcription_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    # Each recording holds this from its decoding to its end. The others wait as files, whose number the guard limits.
+    # A recording holds this semaphore from its decoding to its end. The other recordings wait as files, whose number
+    # the guard limits.
     transcribing = asyncio.Semaphore(TRANSCRIPTIONS)
 
     async def transcripts(

@@ -16,7 +16,7 @@ from ane.server.errors import RefusedError
 
 LOGGER = logging.getLogger("ane.server")
 END_SECONDS = 1.0  # seconds that a cancelled task has to end, before it is cancelled again
-ATTEMPTS = 5  # number of times that a task is cancelled before the server gives it up
+ATTEMPTS = 5  # how often to cancel a task before the server leaves it running
 
 Result = TypeVar("Result")
 

@@ -22,7 +22,7 @@ from ane.server.speech_service import Service, SpeechResponse
 from ane.server.waiting import next_text, while_watching
 
 REFUSED = 1008  # code for closing a WebSocket because its client sent something wrong
-FAILED = 1011  # code for closing a WebSocket because of a fault of the server
+FAILED = 1011  # code for closing a WebSocket because of a fault in the server
 MAX_REASON = 123  # maximum bytes of the reason for closing
 OPENAI_PROTOCOL = "realtime"  # protocol to accept if the client offers its token as another protocol
 

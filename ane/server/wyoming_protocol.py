@@ -86,7 +86,7 @@ class WyomingServer:
         for opened in self._server.sockets:
             with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-                # asyncio made the queue only as long as the number of connections it accepts at once
+                # asyncio made the queue only as long as the number of connections that it accepts together
                 same.listen(QUEUE)
 
     @property

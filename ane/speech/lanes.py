@@ -30,7 +30,8 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.speech")
 
-# decodes columns, (n columns, D), from a position of the lane on, and returns their hidden states, (n columns, D)
+# decodes columns, (n columns, D), at a position of the lane and the next positions; returns hidden states, (n columns,
+# D)
 Extend = Callable[[np.ndarray, int], np.ndarray]
 
 

@@ -67,7 +67,7 @@ class Speaker(ABC):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
-        self.turns = Turns()  # lets the coroutines that share this speaker compute one after another
+        self.turns = Turns()  # makes the coroutines that share this speaker compute one after another
         self.warned: set[str] = set()  # notes that this speaker has already logged
         self.loaded_by: tuple[Any, ...] | None = None  # the function that opened this speaker, and its arguments
 

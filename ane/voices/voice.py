@@ -156,7 +156,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             tensors = {key: file.get_tensor(key) for key in set(file.keys()) & set(_LATENT_KEYS)}
             from_clips = not {*file.keys(), *metadata}.isdisjoint(_FROM_CLIPS)
         for tensor in tensors.values():
-            if tensor.dtype.kind == "V":  # such as bfloat16, which libraries like ml_dtypes add to NumPy
+            if tensor.dtype.kind == "V":  # a dtype such as bfloat16, which libraries like ml_dtypes add to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read as a safetensors voice ({error}): create it again") from error
@@ -334,7 +334,7 @@ def _name_and_weight(part: str) -> tuple[str, float | None]:
         return part, None  # the colon is part of a path
 
 
-CACHE_VERSION = 1  # increase this number when the same clips and the same model give other latents than before
+CACHE_VERSION = 1  # increase this number when the same clips and the same model result in new latents
 
 
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:

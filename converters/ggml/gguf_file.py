@@ -268,7 +268,7 @@ def _add_decoder(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_embedding_length(config.model_dim)
     writer.add_feed_forward_length(4 * config.model_dim)
     writer.add_head_count(config.heads)
-    writer.add_context_length(config.code_positions)  # number of rows of the tensor POSITIONS
+    writer.add_context_length(config.code_positions)  # number of rows in the tensor POSITIONS
     writer.add_vocab_size(config.number_mel_codes)
     writer.add_layer_norm_eps(1e-5)
     writer.add_tokenizer_model("none")

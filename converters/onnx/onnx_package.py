@@ -138,7 +138,8 @@ def write_package(
         for name, graph in onnx_graphs(network, load_reference(model, network, traced), DTYPES[traced]).items():
             progress(name)
             full = bundle / f"packages/{network}-{traced}.onnx/{name}.onnx"
-            # tracing is slow: if this conversion has already written the graph in full precision, quantise that graph
+            # tracing is slow, so if this conversion has already written the graph in full precision, quantise that
+            # graph
             exported = ir.load(full) if bits and full.is_file() else graph.export()
             if bits:
                 exported = quantise(exported, network, precision, bits)

@@ -28,7 +28,7 @@ from ane.voices import Voice
 
 DECODER, VOCODER = "autoregressive", "hifigan"
 SEED = 1
-MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # of a linear congruential generator (Numerical Recipes)
+MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223  # constants of a linear congruential generator (Numerical Recipes)
 # sentence → most codes to draw. The second sentence has a long prefix, so that its steps need a larger kv-cache
 SENTENCES = {
     "The door stood open.": 40,

@@ -11,8 +11,8 @@ from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import Style, Var, array, mb
 
-QUERY_BLOCK = 96  # relative attention handles this many queries at once, to limit the size of scores and stored bias
-BIAS_REACH = 64  # beyond this distance the bias is constant. In ane.models.tortoise.networks.layers, from 50 on
+QUERY_BLOCK = 96  # relative attention handles this many queries together, to limit the size of scores and stored bias
+BIAS_REACH = 64  # beyond this distance, the bias is constant (in ane.models.tortoise.networks.layers, beyond 49)
 MASK_SHARE = 0.2  # factor for the mask: an M1 multiplies sliced values by 16, and 16 times the mask would overflow fp16
 MAX_PRODUCTS = 16  # products of queries and keys in a layer. More products cost more compile time than they save
 

@@ -27,7 +27,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
     codes = Embeddings(**backend.embeddings()).code
     for missing in (5, 3, 2, 9):
         outputs += decoder.prefill(prefix(backend, model, bucket["columns"] - missing, rng))
-        if missing == 2:  # not after the last prefix, because `ane verify --layers` looks into the last call
+        if missing == 2:  # not after the last prefix: `ane verify --layers` must look into a prefill, the last call
             outputs += decoder.step(codes[None, rng.integers(0, len(codes), 1)], np.zeros(1, dtype=np.int64))
     return outputs
 
@@ -74,7 +74,7 @@ def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generato
 
 def condition(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Run a denoising step that is conditioned on nearly as many latents as the function takes."""
-    return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)  # 40 frames fit into any bucket
+    return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)  # every function takes 40 frames
 
 
 def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:

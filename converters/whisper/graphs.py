@@ -25,7 +25,7 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import DecoderGraphBuilder, Pools, measured_scale
 from converters.neural_engine import MAX_AXIS
 
-# The encoder attends with this many queries at once, as argmaxinc/whisperkittools does. All 1500 queries would need
+# The encoder attends with this many queries together, as argmaxinc/whisperkittools does. All 1500 queries would need
 # scores of 4.5 MB per head
 QUERIES = 256
 

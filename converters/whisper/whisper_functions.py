@@ -8,7 +8,7 @@ from converters.whisper import graphs
 from converters.whisper import onnx_graphs as onnx
 from converters.whisper import whisper_probes as probes
 
-SHORTEST = 16  # smallest number of columns of a prefill
+SHORTEST = 16  # smallest number of columns in a prefill
 
 
 def prefill_columns(model: Bundle) -> Sizes:
@@ -107,7 +107,7 @@ FUNCTIONS = (
     ),
     Function("step_prefixes", "decoder", probes.step_prefixes, onnx=onnx.step_prefixes, onnx_lengths={"lanes": 5}),
 )
-LANES = 1, 8  # numbers of lanes. A window has at most five candidates
+LANES = 1, 8  # numbers of lanes; a window has at most five candidates
 MODEL = ConvertibleModel(
     "ane.models.whisper.networks",
     FUNCTIONS,

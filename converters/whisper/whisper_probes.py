@@ -11,7 +11,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Bundle
 
-PREFIX = 5  # number of tokens in a prefix, where a probe does not test long prefixes
+PREFIX = 5  # number of tokens in a prefix, unless a probe tests long prefixes
 
 
 def encoder(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -42,7 +42,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
     for missing in (5, 3, 2, 9):
         length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
         outputs += decoder.prefill(random_columns(backend, rng, 1, length)[0])
-        if missing == 2:  # not after the last prefix, because `ane verify --layers` looks into the last call
+        if missing == 2:  # not after the last prefix: `ane verify --layers` must look into a prefill, the last call
             outputs += decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))
     return outputs
 

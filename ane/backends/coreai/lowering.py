@@ -291,7 +291,8 @@ def slice_by_index(
         start = None if (begin_mask or absent)[axis] else begin[axis]
         stop = None if (end_mask or absent)[axis] else end[axis]
         slices.append(slice(start, stop, steps[axis]).indices(size))
-    # Core AI takes an end of −1 for the last position, so a slice with a negative step reads forwards and is reversed
+    # for Core AI, an end of −1 means the last position, so slices with a negative step are read forwards and then
+    # reversed
     backwards = [axis for axis, (*_, step) in enumerate(slices) if step < 0]
     ranges = [range(*part)[::-1] if part[2] < 0 else range(*part) for part in slices]
     taken = ca.slice_(

@@ -25,7 +25,7 @@ from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
 T = TypeVar("T")
-VERSION = "1.0.0b3"  # this code was written for this beta version; others reject its assets
+VERSION = "1.0.0b3"  # the beta version for which this code was written; other versions reject its assets
 INSTALL = 'install it with: pip install ".[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
 COMPILED = "aimodelx"  # file suffix of an asset that is compiled for the interpreter
 

@@ -42,7 +42,7 @@ SEVERAL = "several functions"  # key in TRIED: this macOS rejects the package be
 SECONDS_A_FUNCTION = 10.0  # estimated seconds of a first load, used until this Mac has loaded a function
 UNCOMPILED = "uncompiled.txt"  # file in an entry without a compiled model: why Core ML did not finish compiling
 LOCK = ".lock"
-ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")  # an entry, finished or unfinished
+ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")  # name of a finished or unfinished entry
 MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"  # path inside a package
 
 LOGGER = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class CompiledCache:
         if (entry / UNCOMPILED).is_file():
             raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} on an earlier try")
         with self._locked():
-            if not recompile and self._is_complete(entry):  # another process has compiled it while this one waited
+            if not recompile and self._is_complete(entry):  # another process compiled it while this process waited
                 return entry / model, False
             self._remove_unfinished()
             LOGGER.info("Compiling %s for %s, once for each version of macOS", package.stem, machine.chip)
@@ -381,5 +381,5 @@ def extract_function(package: Path, function: str, destination: Path) -> None:
             description.state.extend(interface.state)
     description.ClearField("functions")
     description.ClearField("defaultFunctionName")
-    (destination / MODEL).unlink()  # it may be a hard link, and writing to it would change the original
+    (destination / MODEL).unlink()  # the file may be a hard link, and writing to it would change the original
     (destination / MODEL).write_bytes(spec.SerializeToString())

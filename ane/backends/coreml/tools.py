@@ -21,7 +21,7 @@ CRASHING_MACOS = {
     "26.5": "on any compute units: update macOS, or use backend=torch",
     "27": "if they speak for long on the GPU: speech uses it only if compute_units includes it",
 }
-BUFFER_SECONDS = 10.0  # how long to hold an array after a prediction, because Core ML uses it for another 1 s
+BUFFER_SECONDS = 10.0  # how long to hold an array after a prediction, because Core ML still uses the array for 1 s
 
 NO_MEMORY = "there is not enough memory"
 # text in a Core ML error → meaning of this error for the user

@@ -227,7 +227,7 @@ class Interpreter:
     def _plan_frees(self) -> None:
         needed = set(self.function.outputs) | set(self.function.states)
         for prepared in reversed(self._ops):
-            # an op with blocks frees nothing before its last block has run
+            # values that the blocks of an op need are freed only after the last block has run
             prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - needed)
             needed.update(prepared.freed)
 
@@ -304,7 +304,7 @@ class PreparedOp:
             self.names |= {*block.inputs, *block.outputs} - set(constants)
             self.names = self.names.union(*(inner.names | set(inner.op.outputs) for inner in ops))
         self._kernel, self._package = kernel, package
-        # argument → tuple of constants and of names of computed values
+        # argument → tuple whose members are constants, or names of computed values
         self._parts = {
             key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
             for key, argument in op.arguments.items()

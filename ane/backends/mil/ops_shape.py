@@ -16,7 +16,8 @@ OPS.update(
             ),
             "stack": lambda values, axis: torch.stack(values, axis),
             "transpose": lambda x, perm: x.permute(perm),
-            # a size of 0 is copied from ``x``, counted from the last axis, and torch infers a size of −1
+            # a size of 0 means the size of ``x`` on the same axis, counted from the last axis; torch infers a size of
+            # −1
             "reshape": lambda x, shape: x.reshape(
                 tuple(x.shape[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape))
             ),
@@ -226,7 +227,7 @@ def scatter_nd(
 def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
     data = x.flip(axis) if reverse else x
     total = data.cumsum(axis)
-    if exclusive:  # shifts the sums: subtracting x would lose digits and turn infinities into NaN
+    if exclusive:  # shift the sums, because subtracting x would lose digits and turn infinities into NaN
         total = torch.cat(
             (torch.zeros_like(data.narrow(axis, 0, 1)), total.narrow(axis, 0, data.shape[axis] - 1)), axis
         )

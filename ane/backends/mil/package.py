@@ -210,7 +210,7 @@ class Package:
             try:
                 if not path.is_file():  # opening a FIFO would block
                     raise FileNotFoundError(path)
-                # "c" is copy on write: nothing writes to this memory, but torch would warn about read-only memory
+                # "c" means copy on write; nobody writes to this memory, but torch would warn about read-only memory
                 self._files[blob.file] = np.memmap(path, np.uint8, "c")
             except (OSError, ValueError) as error:
                 raise self.damaged(f"the weight file {blob.file} is missing or empty") from error

@@ -15,8 +15,8 @@ from ane.backends.denoising import Denoiser
 from ane.backends.mlx.layers import MlxConv, MlxGroupNorm, MlxLinear, Parameters, silu
 from ane.backends.mlx.owner import on_owner
 
-# T5's relative position bias (Raffel et al. 2020), per direction: number of buckets, how many of them have a single
-# distance, and the distance at which the logarithmic scale of the other buckets ends
+# T5's relative position bias (Raffel et al. 2020), per direction: number of buckets, number of buckets with a single
+# distance, and distance at which the logarithmic scale of the other buckets ends
 BUCKETS, EXACT, FURTHEST = 16, 8, 64
 
 

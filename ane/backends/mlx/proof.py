@@ -20,7 +20,8 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.system.paths import cache_dir
 
-# 9 positions in the prefix, 9 lanes, 3 steps: for more than 8 rows, MLX has other kernels, which had a fault (mlx#3585)
+# 9 positions in the prefix, 9 lanes, 3 steps; MLX has special kernels for more than 8 rows, which had a fault
+# (mlx#3585)
 PREFIX, LANES, STEPS = 9, 9, 3
 
 

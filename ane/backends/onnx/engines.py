@@ -28,7 +28,7 @@ from ane.system.machine import printed
 FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # folder in the cache, and the provider's option for it
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # their ranges end at ``BATCHES``, others at ``LENGTHS``
+COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})  # ranges end at ``BATCHES``, for other axes at ``LENGTHS``
 LIBRARIES = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 
 Shape = tuple[int, ...]

@@ -118,7 +118,8 @@ def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: in
     if workers == 1 or len(items) < 2:
         yield from map(function, items)
         return
-    # every call has its own pool: if ``function`` itself called this function, a shared pool could wait forever
+    # every call has a separate pool, because a shared pool could wait forever if ``function`` itself called this
+    # function
     with ThreadPoolExecutor(workers, thread_name_prefix="chunk") as pool:
         ahead: deque[Future[R]] = deque(pool.submit(function, item) for item in items[:workers])
         try:

@@ -319,7 +319,7 @@ MEMORY_MESSAGES = (
     "STATUS_ALLOC_FAILED",
     "Available memory of",
 )
-# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError: these texts show that it comes from ONNX Runtime
+# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError; these texts show that it is ONNX Runtime's error
 RUNTIME_MESSAGES = ("Error in execution: ", "CUDA failure", "CUDNN failure", "CUBLAS failure", "[ONNXRuntimeError]")
 DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
 

@@ -162,11 +162,11 @@ class PackagedDecoder(Decoder):
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
         """Return the number of lanes for which a pool of these functions has enough columns and slots."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
-        if functions[0].kind == "state":  # a store fills a whole block of slots
+        if functions[0].kind == "state":  # the function "store" fills a whole block of slots
             block = self._store_of(functions[0]).bucket["columns"]
             slots, prefix = slots // block * block, -(-prefix // block) * block
         lanes = (slots - self.prefixes * prefix) // self.capacity
-        if lanes < self.prefixes:  # each lane may then continue another prefix, which needs slots, too
+        if lanes < self.prefixes:  # there may then be a prefix for each lane, and each prefix needs slots
             lanes = min(slots // (self.capacity + prefix), self.prefixes)
         return min(functions[0].bucket["columns"], lanes, self.lanes)
 

@@ -70,7 +70,7 @@ class PlacementPolicy:
         if self.by_function[name] == CPU:
             return ""
         units = self.runtime.default_units(NEXT_UNITS[self.by_function[name]])
-        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # they share a state
+        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # these functions share a state
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"
 
@@ -136,7 +136,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
     ) -> tuple[np.ndarray, np.ndarray]:
         n, count, width = columns.shape
         lanes = slice(first_lane, first_lane + n)
-        self._lengths[lanes] = lengths  # the lanes drop their positions from ``lengths`` on
+        self._lengths[lanes] = lengths  # the lanes keep only their first ``lengths`` positions
         self._indices[lanes] = 0 if prefix_indices is None else prefix_indices
         result = self._repeat(lambda: self._bound.step(columns, lengths, first_lane, prefix_indices))
         if self._columns is None:

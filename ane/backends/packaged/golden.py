@@ -32,7 +32,7 @@ OTHER_VALUES = "it returns other values"
 MOST_VALUES = 2**18  # largest number of values to store for each input
 SAMPLES = 4096  # largest number of values to compare for each output
 STEPS = 200  # number of runs for functions with a kv-cache; Core ML is known to crash in call 2 and in calls 100 to 200
-CACHED = "keys", "values"  # names of kv-cache inputs end in one of these
+CACHED = "keys", "values"  # names of kv-cache inputs end in one of these words
 
 Arrays = Mapping[str, np.ndarray]
 Inputs = Mapping[str, tuple[Sequence[int], str]]  # shape and NumPy dtype of each input of a function, by name

@@ -436,7 +436,7 @@ class StatePool(SlotPool):
     def _compact(self) -> None:
         """Move all slots in use to the front of the state."""
         live = np.flatnonzero(self.owner[: self.slots] != FREE)
-        # read keys and values one after another: Core ML copies each as float32, 1 GB for the official weights
+        # read keys and values one after another, because Core ML copies each as float32 (1 GB for the official weights)
         arrays = [
             state_arrays(self.state, (name,))[0][..., live].astype(np.float16) for name in ("key_cache", "value_cache")
         ]

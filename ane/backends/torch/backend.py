@@ -35,7 +35,7 @@ from ane.system.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-# if a row has at least this many frames, the order in which torch's group norm adds depends on the number of threads
+# for rows of this many frames or more, torch's group norm adds in an order that depends on the number of threads
 INEXACT_FRAMES = 1024
 
 # Largest number of mel frames, over all utterances, in one call of the denoiser, by type of device. On a CPU, a single
@@ -108,7 +108,7 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
                 )
             name = "fp32"
         elif name == "bf16" and device.type == "mps" and wanted == "auto":
-            name = "fp16"  # has as many bytes as bf16, and a mantissa of 10 bits instead of 7
+            name = "fp16"  # fp16 has as many bytes as bf16, and a mantissa of 10 bits instead of 7
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
@@ -301,7 +301,7 @@ class TorchBackend(Backend):
     def _loaded(self, name: str) -> nn.Module:
         network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
         decoder = self.stages.decoder if self.stages.decodes(name) else None
-        # embedding tables in which only the host looks vectors up
+        # embedding tables that only the host uses
         unused = {key for table, key in decoder.tables.items() if table not in decoder.tied} if decoder else ()
         network.load_state_dict(
             {key: tensor for key, tensor in self.model.tensors(name).items() if key not in unused},
@@ -365,8 +365,7 @@ class TorchBackend(Backend):
             dtype = torch.float32
         tensor = tensor.to(device, dtype)
         if getattr(network, "channels_last_kernels", False) and tensor.ndim == 3 and tensor.shape[-1] > 1:
-            # in this layout, oneDNN need not reorder the kernel in every call, which would take a tenth of the call's
-            # time
+            # in this layout, oneDNN does not reorder the kernel in every call, which saves a tenth of the call's time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor
 

@@ -27,8 +27,8 @@ from ane.backends.torch.threads import ThreadGovernor, governed
 POSITIONS = 16  # the widest vectors have 16 floats, so a softmax adds every sixteenth position
 FEWEST_POSITIONS = 48  # MKL on Intel's CPUs adds in another order if a product has fewer positions
 BLOCK = 192  # MKL (with AVX2, and on Intel's CPUs) splits a longer sum in a way that depends on its length
-# rows to add for each number of rows modulo 6: MKL with AVX2 adds in one order for six or four rows at once, and in
-# another for fewer
+# number of rows to add, by the number of rows modulo 6, because MKL with AVX2 adds in one order for blocks of six or
+# four rows, and in another order for smaller blocks
 ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
 
@@ -215,7 +215,7 @@ class TorchDecoder(Decoder):
         )
         if self._recorder is not None and layer in self._recorder.heads:
             self._recorder.add(layer, prefix_scores)
-        # keys · query: for hundreds of positions, query · keys takes MKL a quarter longer
+        # keys · query, because query · keys takes MKL a quarter longer for hundreds of positions
         own_scores = torch.baddbmm(reached.mask, keys, q.flatten(0, 1).transpose(1, 2), alpha=scale).transpose(1, 2)
         scores = torch.cat((prefix_scores, own_scores.view(*q.shape[:3], -1)), dim=-1)
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
@@ -331,7 +331,7 @@ class LanesByPrefix:
         if len(lengths) == 1:
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
-        # lane 0 fills groups with fewer lanes, and no caller reads its results there
+        # groups with fewer lanes are filled with lane 0, whose results nobody reads there
         order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])  # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:

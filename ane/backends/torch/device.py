@@ -118,8 +118,8 @@ def native_bf16(device: torch.device) -> bool:
 OUT_OF_MEMORY = (
     "no memory left on the device: use fewer lanes, a shorter split, a bundle in half precision, or backend=torch:cpu"
 )
-# settings for glibc, in bytes: blocks of this size or more get their own mapping, and a heap keeps so much freed memory
-# at its end
+# settings for glibc, in bytes: the size from which a block gets a separate mapping, and the amount of freed memory that
+# a heap keeps at its end
 MAPPED_BLOCK, KEPT_MEMORY = 2**25, 2**28
 HEAPS = 2  # number of glibc heaps for all threads of a server
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # options of mallopt(3)

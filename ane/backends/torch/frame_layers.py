@@ -113,7 +113,7 @@ def frame_packing(weights: str) -> FramePacking | None:
         makers = LayerMakers(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype))
         return FramePacking(makers, makers, dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():
-        # attention in bfloat16 takes half the time, and changes the mel less than int8 weights change it
+        # attention in bfloat16 takes half the time, and changes the mel less than int8 weights do
         return FramePacking(
             LayerMakers(Int8Linear, Int8FrameConv), None, torch.float32, torch.bfloat16 if native else None
         )

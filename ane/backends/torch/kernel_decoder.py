@@ -103,7 +103,7 @@ class AttentionCall:
         ]
         self.positions = columns if indices is None else int(used.max())  # number of positions whose scores to record
         self.caches = [*caches] if indices is None else [*caches, decoder.prefix_keys, decoder.prefix_values]
-        self._arrays = arrays  # keeps their memory alive, which the library reads
+        self._arrays = arrays  # keeps the arrays alive, because the library reads their memory
         self.arguments = kernels.AttentionArguments(
             lanes=lanes,
             columns=columns,

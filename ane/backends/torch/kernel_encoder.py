@@ -43,12 +43,12 @@ class KernelEncoderBlock(nn.Module):
         ]  # outputs are q, k and v of the first head, then q, k and v of the second head, and so on
         qkv = KernelLinear(*by_head, kind)
         qkv.join(norm, None)
-        # GELU's outputs have a few large values: in int8, this layer would save a tenth of the time, and Whisper base
-        # would have 21 dB instead of 28 dB
+        # GELU's outputs have a few large values. In int8, this layer would save a tenth of the time, but Whisper base
+        # would have an SNR of 21 dB instead of 28 dB
         kinds = {projection: kind, expansion: kind, contraction: "bf16"}
         others = [KernelLinear(layer.weight, layer.bias, precision) for layer, precision in kinds.items()]
         others[1].join(second_norm, gelu)
-        self.layers = nn.ModuleList((qkv, *others))  # keeps their weights alive, which the library reads
+        self.layers = nn.ModuleList((qkv, *others))  # keeps the weights alive, because the library reads their memory
         self.arguments = EncoderBlockArguments(*(layer._address for layer in self.layers), block.heads)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ KINDS = "int8", "bf16", "fp16", "fp32"  # precisions of weights: the library ide
 WEIGHT_DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GROUPS = 4, 2, 1, 1  # number of neighbouring weights of an output in memory, for each of ``KINDS``
 OUTPUTS, BLOCK = 32, 16  # number of outputs that a kernel computes together, and of outputs in a block of weights
-PACKED_AT_ONCE = 1 << 18  # largest number of weights to pack at once, in whole blocks
+PACKED_AT_ONCE = 1 << 18  # largest number of weights to pack per call, in whole blocks
 WIDEST_HEAD = 128
 GELUS = None, "tanh", "none"  # values of ``nn.GELU.approximate``: the library identifies a GELU by its index
 HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # the program may have changed torch's defaults
@@ -194,7 +194,8 @@ class KernelLinear(nn.Module):
             outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind], device="cpu"
         )
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
-        # a few outputs at once: copies of whole weights would fragment the heap, by 3 GB for the official weights
+        # pack a few outputs per call, because copies of whole weights would fragment the heap (by 3 GB for the official
+        # weights)
         at_once = max(PACKED_AT_ONCE // (count * inputs) // BLOCK, 1) * BLOCK
         for begin in range(0, self.outputs, at_once):
             part = slice(begin, begin + at_once)

@@ -232,7 +232,7 @@ def integers(rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
     half = torch.full((rows.shape[-1],), 0.5)
     above = rows.sub(low)
     steps = torch.addcmul(half, above, span.reciprocal().mul_(255), out=above)
-    # adds a half because the cast truncates, and casts to int32 first because torch is several times faster that way
+    # add a half, because the cast truncates; cast to int32 first, because torch is then several times faster
     return steps.to(torch.int32).to(torch.uint8)
 
 

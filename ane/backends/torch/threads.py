@@ -22,8 +22,8 @@ import torch
 WINDOW = 0.03  # the governor judges calls together once they have taken this many seconds
 MOST_WAITING = 0.35  # threads may wait for a core this many seconds per second, summed over all threads
 SHORT_WAIT = 0.02  # the governor ignores waits of fewer seconds, because the other program may soon be done
-IDLE = 0.75  # number of idle cores from which the governor adds a thread
-PATIENCE = 0.5, 8.0  # seconds before the governor tries more threads again: at first, and at most after failures
+IDLE = 0.75  # the governor adds a thread if at least this many cores are idle
+PATIENCE = 0.5, 8.0  # seconds before the governor tries more threads again: first, and at most after failures
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 TASKS = Path("/proc/self/task")

@@ -112,7 +112,7 @@ def is_fastspeech(path: Path) -> bool:
     starts = ("word_emb.", *(f"{side}." for side in SIDES))
     generator = content.get("generator", {})
     if isinstance(generator, Mapping) and is_bigvgan(generator):
-        return False  # it is a vocoder of Tortoise
+        return False  # the file is a vocoder of Tortoise
     return "generator" in content or any(key.startswith(starts) for key in plain_names(entries))
 
 

@@ -19,7 +19,7 @@ class HibariConfig(Config):
 
     symbols: int = 178  # rows of the phoneme table, which hibari shares with Kokoro
     # The text encoder for the sound: its channels, the channels within its blocks, and how often it applies its only
-    # attention layer. The next three fields are the same for the prosody.
+    # attention layer. The next three fields are the same sizes of the text encoder for the prosody.
     width: int = 128
     inner: int = 256
     repeats: int = 4

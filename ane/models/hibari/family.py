@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ane.bundles.hub import Snapshot
 
 REPOSITORY = "maureesewilliams/hibari"
-TABLES = "pn.text.emb.weight", "m.text.emb.weight"  # phoneme tables of the prosody and of the sound
+TABLES = "pn.text.emb.weight", "m.text.emb.weight"  # embeddings of the phonemes, for the prosody and for the sound
 
 
 def two_frames(pairs: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ IR_VERSION, OPSET = 10, 17
 INLINE = 128  # size in bytes below which a tensor stays in the graph
 BATCH, LENGTH = "batch", "length"
 SPECTRA_OUTPUTS = "lh", "theta", "ln", "lr", "phi"
-LEAST_DB = 35.0  # smallest allowed SNR between a stage and the graph: other rounding can change an int8 number by 1
+LEAST_DB = 35.0  # smallest SNR of a stage to the graph, in dB; other rounding can change an int8 number by 1
 PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])  # ids of phonemes, the input of the check
 
 

@@ -29,7 +29,7 @@ Phonemizer = Callable[[str], str]  # takes English text, and returns IPA with st
 END_ID = 10  # id of "…", with which every chunk ends
 
 # Every call of espeak-ng takes this lock. espeak-ng has one state per process, and returns wrong phonemes if two
-# threads call it at once.
+# threads call it at the same time.
 PHONEMIZER_LOCK = threading.RLock()
 
 

@@ -109,7 +109,7 @@ class Candidate:
 
     codes: list[int]  # without the stop code
     stopped: bool  # whether the stop code was sampled within ``max_codes`` codes
-    hidden: np.ndarray  # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
+    hidden: np.ndarray  # (len(codes) + stopped, D) float32: the latent of each code and of the stop code
     padded_codes: np.ndarray  # (max_codes,) int64, padded by ``pad_codes`` for ranking as in upstream
     latents: np.ndarray  # (t, D) float32: latents of ``padded_codes``, trimmed; diffusion reads them
     log_probability: float = 0.0  # mean over codes and stop code in nats, among the codes that could be sampled
@@ -172,7 +172,7 @@ class SampledCandidate:
             )
         prompt, count = self.prompt, len(self.codes)
         logits = logits.copy()
-        logits[prompt.config.start_mel_token] = -np.inf  # CLVP has no embedding for it: upstream would crash
+        logits[prompt.config.start_mel_token] = -np.inf  # CLVP has no embedding for this code, so upstream would crash
         # the repetition penalty applies to the ids of the prefix, and to all codes
         ids, probabilities = distribution(logits, self._history[: count + 2], prompt.sampling)
         code = self.sampler(ids, probabilities)

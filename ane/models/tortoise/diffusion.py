@@ -245,7 +245,7 @@ class WindowedDiffusion:
         self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows or Windows()
         self.progress, self.prediction = progress, prediction
         self.noise: Any = OverlappingNoise(rng)
-        self.latents: Any = None  # latents from the start of the previous window on, (n, D), or None
+        self.latents: Any = None  # latents since the start of the previous window, (n, D), or None
         self.first = 0  # index of the first latent in ``latents``
         self.start, self.size = 0, self.windows.first  # beginning and length of the next window
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
@@ -297,7 +297,7 @@ class OverlappingNoise:
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
         self.start = 0
-        self.previous: list[np.ndarray] = []  # draws of the previous window for the frames from this window's start on
+        self.previous: list[np.ndarray] = []  # draws of the previous window for the frames that this window has, too
         self.draws: list[np.ndarray] = []
 
     def start_window(self, start: int) -> None:

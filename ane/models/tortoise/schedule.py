@@ -102,7 +102,7 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
     snr = log_snr(schedule.alphas_cumprod)
     h = snr[index - 1] - snr[index]
     alpha_bar, next_alpha_bar = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
-    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0  # the latter: factor of x0 − previous x0
+    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0  # factors of x0, and of x0 − previous x0
     if index + 1 < len(schedule.betas):
         extrapolation = h / (2 * (snr[index] - snr[index + 1]))
     return {

@@ -209,8 +209,8 @@ class LinearInterpolation:
 
     def __init__(self, scale: float):
         self.scale = scale
-        self.columns: np.ndarray | None = None  # received columns that later outputs depend on
-        self.first = self.done = 0  # index of the first of ``columns``, and number of outputs returned
+        self.columns: np.ndarray | None = None  # received columns on which later outputs depend
+        self.first = self.done = 0  # index of the first column in ``columns``, and number of outputs returned
 
     def feed(self, columns: np.ndarray | None, ended: bool) -> np.ndarray:
         """Append columns (C, n), and return the new outputs (C, m) that need no later columns.

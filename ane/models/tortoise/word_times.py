@@ -84,7 +84,7 @@ class WordTimer:
         distinct, scores = distinct_heads(heads), candidate.prefix_scores
         if scores is None or len(scores) != len(distinct) or not candidate.stopped:
             scores = self.scores_of(tokens, conditioning, candidate.codes, distinct)
-        text = slice(2, 1 + len(tokens))  # after the voice and the start token, up to the stop tokens
+        text = slice(2, 1 + len(tokens))  # the columns after the voice and the start token, and before the stop tokens
         attention = dict(zip(distinct, softmax(scores[:, :, text]), strict=True))
         return np.stack([without_delay(attention[layer, head], delay) for layer, head, delay in heads])
 
@@ -98,7 +98,7 @@ class WordTimer:
         prefix = self.tables.prefix(conditioning, tokens, self.config)
         sampled = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
         columns = np.concatenate((prefix, sampled)).astype(np.float32)
-        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)  # from the start code's column on
+        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)  # from the start code's column
 
     @property
     def recorded_heads(self) -> list[tuple[int, int]]:

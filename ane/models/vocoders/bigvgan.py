@@ -19,7 +19,7 @@ from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import BORDER, ImageConv, ImageConvTranspose, level_margins
 from ane.system.errors import UserError
 
-TAPS = 12  # number of taps of the low-pass filters, at twice the sample rate
+TAPS = 12  # taps per low-pass filter, at twice the sample rate
 REACH = 6  # how many samples an activation reads before and after a sample
 HOP, BANDS = 256, 100
 

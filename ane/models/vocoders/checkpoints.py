@@ -18,7 +18,7 @@ from ane.system.files import read_json
 CONFIG_FILE = "config.json"
 NESTED_BLOCK = re.compile(
     r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)"
-)  # NVIDIA's keys, with the numbers of the level and of the block in it
+)  # NVIDIA's keys, with the number of the level and the number of the block within the level
 # Dilations of the official versions, by the type of the block ("1" or "2") and its kernel size.
 DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2), ("2", 5): (2, 6), ("2", 7): (3, 12)}
 

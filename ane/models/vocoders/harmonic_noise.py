@@ -23,8 +23,8 @@ BINS, SPECTRA = WINDOW // 2 + 1, 5
 HALF = WINDOW // 2
 OVERLAP = WINDOW // HOP  # number of frames whose windows contain a given sample
 VOICED, HIGHEST = 40.0, 11000.0  # Hz: f0 above which a frame is voiced, and upper limit of the harmonics
-NORMALS = 2**13  # size of the table of noise
-BLOCK = 64  # number of frames that are filtered at once; they fit into the processor's cache
+NORMALS = 2**13  # number of values in the table of noise
+BLOCK = 64  # number of frames to filter together; they fit into the processor's cache
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
 PULSE_HANN = HANN * 4  # HANN / (WINDOW / 4), times WINDOW, because ``norm="forward"`` divides by WINDOW
 LATER = ((np.arange(HOP) + 0.5) / HOP - 0.5).astype(
@@ -69,7 +69,8 @@ class HarmonicNoise:
                 sums[first + part : first + part + len(frames)] += frames[:, part * HOP : (part + 1) * HOP]
         self.sums = sums[count:].copy()
         self.done += count
-        # The sound begins at the center of the first frame's window, and ends 300 samples after the last one's center.
+        # The sound begins at the center of the first frame's window, and ends 300 samples after the center of the last
+        # window.
         last = self.done == len(self.f0)
         start = max(HALF // HOP - begins, 0)
         stop = max(count + (HALF // HOP if last else 0), start)

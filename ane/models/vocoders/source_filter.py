@@ -32,13 +32,13 @@ class SourceFilter:
 
     def __init__(self, random: np.random.Generator):
         self.random = random
-        self.frames = np.empty((0, PARAMETERS), np.float32)  # frames that later samples depend on
-        self.first = self.received = 0  # index of the first of ``frames``, and number of frames received
+        self.frames = np.empty((0, PARAMETERS), np.float32)  # frames on which later samples depend
+        self.first = self.received = 0  # index of the first frame in ``frames``, and number of frames received
         self.windows = 0  # number of windows that have been added
-        self.source = np.zeros((2, HALF), np.float32)  # pulses and noise from the start of the next window on
+        self.source = np.zeros((2, HALF), np.float32)  # pulses and noise, beginning with the next window
         self.made = 0  # number of samples for which pulses and noise were made
         self.pitches = 0.0  # sum of the pitch over these samples, exact in float64
-        self.sums = np.zeros(FFT, np.float32)  # unfinished samples, from the start of the next window on
+        self.sums = np.zeros(FFT, np.float32)  # unfinished samples, beginning with the next window
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
         """Append frames (l, 66) float32, and return the samples (m,) that no later frame can change.

@@ -62,7 +62,7 @@ class WhisperFamily(ModelFamily):
         found = get((CONFIG,), (WEIGHTS, *BESIDE), revision=revision)
         if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
             return found
-        # If there is no index either, the download of WEIGHTS fails with an error that says so.
+        # If the repository has no index either, the download fails with an error that says that WEIGHTS is missing.
         names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]
         return replace(found, files={**found.files, **get(names, revision=found.revision).files})
 

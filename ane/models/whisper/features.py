@@ -15,9 +15,9 @@ WINDOW = 400  # samples in one Fourier transform
 HOP = 160  # samples from one frame to the next
 FRAME_SECONDS = HOP / RATE
 WINDOW_SECONDS = 30  # length of the window that the encoder takes
-FLOOR = 1e-10  # smallest power; smaller ones are replaced by it before the logarithm
-RANGE = 8.0  # values more than this many decades below the loudest one are raised to that level
-BLOCK = 4096  # number of frames that are computed at once; they take 13 MB
+FLOOR = 1e-10  # smallest power; smaller powers become this value before the logarithm
+RANGE = 8.0  # logarithms that are lower than the largest one by more than this are raised to that level
+BLOCK = 4096  # number of frames to compute together; they take 13 MB
 
 
 def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:

@@ -82,7 +82,7 @@ class WhisperEncoderConfig(Config):
     """Sizes of the encoder, with OpenAI's names. The defaults are the sizes of the model "base"."""
 
     n_mels: int = 80
-    n_audio_ctx: int = 1500  # number of states of a window, which is half the number of its mel frames
+    n_audio_ctx: int = 1500  # number of encoder states per window, which is half the number of its mel frames
     n_audio_state: int = 512
     n_audio_head: int = 8
     n_audio_layer: int = 6
@@ -152,7 +152,7 @@ class WhisperDecoderConfig(Config):
     """Sizes of the decoder, with OpenAI's names. The defaults are the sizes of the model "base"."""
 
     n_vocab: int = 51865
-    n_audio_ctx: int = 1500  # number of states of a window; every token attends to all of them
+    n_audio_ctx: int = 1500  # number of encoder states per window; every token attends to all states
     n_text_ctx: int = 448  # largest number of tokens in a sequence
     n_text_state: int = 512
     n_text_head: int = 8

@@ -63,7 +63,7 @@ def from_ranks(path: Path) -> str:
         for line in read_regular(path, MAX_JSON).decode("ascii").splitlines():
             token, rank = line.split()
             ranks[base64.b64decode(token)] = int(rank)
-        ranks.pop(b"", None)  # the multilingual file has an empty token, which no text needs
+        ranks.pop(b"", None)  # the multilingual file has an empty token, which texts do not need
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get the file again") from error
     letters = byte_letters()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCORES = 2**20  # number of attention scores computed at once on the CPU: 2 MB, which fit into a core's cache
+SCORES = 2**20  # number of attention scores per step on the CPU: 2 MB, which fit into a core's cache
 
 
 class GroupNorm(nn.GroupNorm):
@@ -50,7 +50,7 @@ class RelativePositionBias(nn.Module):
     There are 32 buckets of distances. From distance 8 to distance 64, they are spaced logarithmically.
     """
 
-    buckets, exact, furthest = 16, 8, 64  # per direction; a distance below `exact` has a bucket to itself
+    buckets, exact, furthest = 16, 8, 64  # per direction; each distance below `exact` has a separate bucket
 
     def __init__(self, heads: int, scale: float):
         super().__init__()

@@ -15,7 +15,7 @@ from ane.models.vocoders.hifigan import affected_samples, margins
 SILENCE = -11.5129  # ln(1e-5), the smallest mel value; upstream appends silent frames to avoid artefacts at the end
 SILENT_FRAMES = 10
 TAPS = 3  # size of the predicted kernels
-BORDER = 3  # how far a convolution of size 7 reads to either side: in frames (conv_pre) or samples (conv_post)
+BORDER = 3  # how many frames (conv_pre) or samples (conv_post) a convolution of size 7 reads on either side
 
 
 @dataclass(frozen=True)
