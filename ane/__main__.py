@@ -1,4 +1,4 @@
-"""The command `ane`, also `python -m ane`: Ctrl-C is one line from the first moment, while modules are imported."""
+"""Run the command `ane`, also as `python -m ane`. Ctrl-C prints only one line, even while modules are imported."""
 
 import sys
 from contextlib import suppress

@@ -13,13 +13,13 @@ Engine", principle 1. coreai-models, neural_engine_rules.md.)
 4. A graph uses the highest-level operation (layer_norm, softmax, gelu) instead of its elementary operations.
 (coreai-models.)
 5. A graph has no fused attention, which may ignore its mask if there are several queries. Instead, one matmul computes
-the scores of several heads, and of no more heads than keep their scores on the chip. (coreai-models.)
-6. A mask is added to scores. It is finite (−1e4), and the host computes it: the program that calls the package. No
-operation in a graph compares, gathers or counts. (coreai-models.)
+  the scores of several heads. It computes as many heads as have scores that fit on the chip. (coreai-models.)
+6. A mask is added to scores. Masked scores get a finite number (−1e4). The host, which is the program that calls the
+  package, computes the mask. No operation in a graph compares, gathers or counts. (coreai-models.)
 7. A residual stream is multiplied by a scale, which is a power of two of at most 1. Without the scale, squares would
-overflow fp16 (65504), because trained networks have single channels with values of several thousand. The weights that
-write to the stream contain the scale, which is exact and adds no operation. A norm's output does not depend on the
-scale if the norm's eps is multiplied by the square of the scale.
+overflow fp16 (65504), because trained networks have single channels with values of several thousand. The scale is part
+of the weights that write to the stream, so it needs no operation. It changes no bit of the mantissa. A norm's output
+does not depend on the scale if the norm's eps is multiplied by the square of the scale.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Convert a model's networks to packages, and write a bundle with the model and the packages.
 
-A package holds one network for one engine. A conversion that was interrupted resumes at the package, or at the function
-of a Core ML package, that it did not finish. The bundle appears only when it is complete.
+A package has one network for one engine. If a conversion was interrupted, the next call resumes at the unfinished
+package, or at the unfinished function of a Core ML package. The bundle appears only when it is complete.
 """
 
 import dataclasses

@@ -4,15 +4,15 @@ The last axis of a graph's tensors holds *columns*. A column is one position of 
 be positions of the same sequence, or belong to several lanes, which are sequences decoded side by side.
 
 ``prefill`` decodes a prompt, and has no cache: its columns attend to each other as the mask allows. A ``step`` also
-attends to a pool of *slots*, which holds the keys and values of earlier columns. Only the mask decides which column
-sees which slot. So a shared prefix, or a lane that starts a new sequence, needs only another mask. A step returns the
+attends to a pool of *slots*, which holds the keys and values of earlier columns. Only the mask decides to which slots a
+column attends. So a shared prefix, or a lane that starts a new sequence, needs only another mask. A step returns the
 keys and values of its columns, and never writes to a cache.
 
 With cache "io", the pool is an input. The host, which is the program that calls the package, passes it at every call.
 
-With cache "state", the pool is a Core ML state. The host passes only the keys and values of recent columns, and calls
-``store`` from time to time, which copies a block of them into the state. So a step reads only the slots in use, writes
-nothing to the state, and needs no operation on integers.
+With cache "state", the pool is a Core ML state. The host passes only the keys and values of recent columns. From time
+to time, the host calls ``store``, which copies a block of these columns into the state. So a step reads only the slots
+in use, writes nothing to the state, and needs no operation on integers.
 
 Embedding tables, positions and masks stay on the host (``converters.blocks``, principle 6).
 """

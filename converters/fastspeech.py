@@ -1,7 +1,7 @@
 """Convert FastSpeech and its vocoder as three functions: ``text``, ``mel`` and ``vocoder``.
 
 The PyTorch network is in ``ane.models.fastspeech.networks``. The host, which is the program that calls the packages,
-looks up embeddings. It also computes from the durations which symbol each frame belongs to, and passes this to ``mel``
+looks up embeddings. From the durations, it also computes to which symbol each frame belongs, and passes this to ``mel``
 as a matrix of zeros and ones.
 
 The host chooses the length of ``text`` by the number of symbols. When the durations are known, it chooses the length of

@@ -1,7 +1,7 @@
 """List the functions that packages contain, one row per kind, for `ane convert`, `ane verify` and the tests.
 
-A package holds one network as one or several functions. Functions of one kind compute the same, and differ in their
-fixed lengths. A function's lengths together are called its bucket.
+A package has one network as one or several functions. Functions of one kind do the same computation, and differ in
+their fixed lengths. A function's lengths together are called its bucket.
 
 To add another model, add a module with its rows, ``converters/NAME.py`` or ``converters/NAME/NAME_functions.py``. The
 code for Core ML and ONNX needs no change.

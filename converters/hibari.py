@@ -5,7 +5,8 @@ up embeddings, repeats the states of a phoneme for its frames, and puts the pros
 
 Every Core ML graph takes x (1, C, 1, N) and ``inside`` (1, 1, 1, N), and returns y (1, C', 1, N). ``inside`` is 1 in
 the sequence and 0 in the padding after it, where x is also 0. The number of phonemes in a text decides the length of
-``text``. The host calls ``prosody`` and ``spectra`` for windows of frames, which may have any length up to the largest.
+``text``. The host calls ``prosody`` and ``spectra`` for windows of frames, which may have any length up to the
+function's length.
 """
 
 from collections.abc import Mapping

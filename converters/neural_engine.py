@@ -1,4 +1,4 @@
-"""List limits of Apple's Neural Engine that graphs respect, and published speeds of the engine in each chip."""
+"""List limits of Apple's Neural Engine that our graphs obey, and the engine's published speed in each chip."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """Compute the two log-mel spectrograms that Tortoise needs, scale them for its diffusion model, and invert a mel.
 
-The spectrograms are computed on the CPU in float64 and rounded once, so that a clip gives the same numbers on every
-machine.
+The spectrograms are computed on the CPU in float64 and rounded once, so that every machine computes the same numbers
+for a clip.
 """
 
 import numpy as np

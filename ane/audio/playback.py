@@ -6,7 +6,7 @@
 
 ``play`` appends a piece to a queue, and waits while the queue is full. A thread of the device takes samples from the
 queue. If the device fails, the next ``play`` raises an error. If the block raises an error, or you press Ctrl-C, the
-device is closed. In both cases, no thread remains.
+device is closed. No thread remains in either case.
 """
 
 import contextlib

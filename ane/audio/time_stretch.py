@@ -1,9 +1,9 @@
 """Make speech faster or slower without changing its pitch.
 
 The method is WSOLA: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high
-quality time-scale modification of speech", ICASSP 1993. It takes frames from the input, and adds them to the output at
-a fixed distance. Each frame is taken from a position that is shifted by a few milliseconds, so that the frame continues
-the frame before it as well as possible.
+quality time-scale modification of speech", ICASSP 1993. WSOLA cuts overlapping frames from the input, and adds them up
+in the output at a fixed distance. It shifts the position of each frame in the input by a few milliseconds, so that the
+frame continues the previous frame as well as possible.
 """
 
 import numpy as np

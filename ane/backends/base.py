@@ -8,7 +8,7 @@ NumPy arrays. A model makes three kinds of call:
 * ``Backend.denoiser`` binds a diffusion network to utterances, so that it computes their conditioning only once.
 
 A caller never pads arrays. Some backends run converted packages, whose functions have fixed shapes. Such a backend pads
-an array to a *bucket*, which is a length that the package has a function for, and crops the output.
+an array to a *bucket*, which is a length for which the package has a function, and crops the output.
 """
 
 from abc import ABC, abstractmethod

@@ -2,13 +2,13 @@
 
 The sound of a frame depends on ``margin`` frames before it and after it: the receptive field of the network. Each call
 therefore gets its new frames and a margin of known frames on both sides. For the new frames, the call returns the same
-sound as a call with all frames. At the first and last frame of the input the margin ends, so the padding inside the
+sound as a call with all frames. At the first and last frame of the input there is no margin, so the padding inside the
 network (zeros, mirrored noise, silence) is also the same as in a call with all frames.
 
-While frames arrive, the windows depend on the index of the frames and not on how many frames have arrived. The pieces
-in which frames arrive therefore change no bit of the sound. When all frames are known, the windows depend on the number
-of frames, and the sound differs by rounding. Windows have only a few lengths, because libraries keep compiled code for
-every length that they meet. oneDNN's code filled 2 GB during a long text (docs/benchmarks.md).
+While frames arrive, the windows depend on the index of the frames and not on how many frames have arrived. The bits of
+the sound therefore do not depend on the pieces in which the frames arrive. When all frames are known, the windows
+depend on the number of frames, and the sound differs by rounding. Windows have only a few lengths, because libraries
+keep compiled code for every length that they meet. oneDNN's code filled 2 GB during a long text (docs/benchmarks.md).
 
 ``Backend.row_limit`` says how long a window may be, so a model does not need to know about packages.
 """

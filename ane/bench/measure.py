@@ -1,7 +1,7 @@
-"""Measure the time of calls: of one call, of a function that is loaded and called repeatedly, or of several in turns.
+"""Measure the time of calls: a single call, repeated calls of a function, or calls of several competitors alternately.
 
-The functions are those in Core ML packages, with the sizes that speaking a sentence needs. Their inputs are random
-numbers in the declared shapes. An engine copies the inputs only if it also copies kv-caches.
+The functions come from Core ML packages, and have the sizes that a sentence needs. Their inputs are random numbers in
+the declared shapes. An engine copies the inputs only if it also copies kv-caches.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Speak, or measure functions, in a separate process, so that its peak memory is known and Core ML may crash it.
+"""Speak, or measure functions, in a separate process, whose peak memory is known and which Core ML may crash.
 
 ``python -m ane.bench.worker`` reads requests, one JSON object per line, and answers each with a JSON object:
 

@@ -1,4 +1,4 @@
-"""Read a Word document (DOCX) as chapters. The names of its paragraph styles tell headings from text.
+"""Read a Word document (DOCX) as chapters. The names of paragraph styles show which paragraphs are headings.
 
 A DOCX is a ZIP archive of XML. The same limits apply as for an EPUB, and nothing in the XML can expand entities or load
 other files.

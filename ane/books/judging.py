@@ -1,6 +1,6 @@
 """Judge whether a chunk was spoken well: compare signals of its sound and codes with limits and the book's medians.
 
-The limits were chosen from the distributions in ``tools/campaigns/results/defects-rms.json`` and ``defects.json``.
+We chose the limits from the distributions in ``tools/campaigns/results/defects-rms.json`` and ``defects.json``.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
 """Decide which files a job may replace: only files whose content it wrote, even under another name or path.
 
-A job records the hash of a new file before it renames the file into place. Whenever the process is killed, the path has
-the old content or the new content, and the job knows both. A job never owns content that anybody else wrote.
+A job records the hash of a new file before it renames the file to its final path. At any moment, the path has the old
+content or the new content, and the job knows both hashes, even if the process is killed. A job never owns content that
+anybody else wrote.
 """
 
 import errno

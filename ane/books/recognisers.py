@@ -1,9 +1,9 @@
 """Compare the words in a sound with its text, using the speech recognisers of ``ane read --check``.
 
 pocketsphinx gets the words of the text, and must find all words in order, with pauses between them. If the speech
-lacks, repeats or replaces a word, some word fits the sound badly. If speech was added at an end of the text, the search
-reports it as a loud pause. A short missing word can escape this search, so there is a second search, which may skip
-words of the text.
+lacks, repeats or replaces a word, some word fits the sound badly. If there is additional speech before or after the
+text, the search reports it as a loud pause. The search may not notice that a short word is missing. A second search,
+which may skip words of the text, therefore looks for missing words.
 
 Whisper transcribes the sound without knowing the text, and the transcript is compared with the text.
 """

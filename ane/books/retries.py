@@ -1,7 +1,7 @@
 """Check the chunks of a spoken job: judge every chunk, and speak suspect chunks again with other seeds.
 
-The check starts when all chunks have been spoken, and compares each with medians over the first sounds of all chunks.
-The result therefore does not depend on the order of work, on interruptions, or on the number of processes.
+The check starts when all chunks have been spoken. It compares each chunk with the medians over all chunks' first
+sounds. The result therefore does not depend on the order of work, on interruptions, or on the number of processes.
 """
 
 import time

@@ -1,7 +1,8 @@
 """Store a job on disk, in one SQLite database: the plan of a book, and the sound of every chunk that has been spoken.
 
-Each change is one transaction, which is on disk when the call returns (WAL, synchronous=FULL). A power failure loses at
-most the chunk that is being spoken. A sound and its record are always stored together. Sounds are FLAC with 24 bits.
+Each change is one transaction, which SQLite has written to the disk when the call returns (WAL, synchronous=FULL). A
+power failure loses at most the chunk that is being spoken. A sound and its record are always stored together. Sounds
+are FLAC with 24 bits.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Define the interface of a family, which is a kind of model such as Tortoise or Whisper, for bundles and backends.
+"""Define the interface through which bundles and backends use a family, a kind of model such as Tortoise or Whisper.
 
 Every module ``ane.models.<name>.family`` has a constant ``FAMILY``, and bundle.json contains the family's name. If
 models of the family can speak, ``SPEAKER`` in ``ane.models.<name>.synthesizer`` is the class that speaks.

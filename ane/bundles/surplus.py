@@ -1,7 +1,7 @@
 """Find the entries and files of checkpoints that an import leaves out, because no network needs them.
 
-Some of these entries are unknown. An unknown entry, such as an adapter's weight, may change the sound, so the import
-stops unless the user allows it to leave unknown entries out.
+Some of these entries are unknown. An unknown entry, such as an adapter's weight, may change the sound. So the import
+stops at unknown entries, unless the user allows it to leave them out.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Write bundles. No other module does so."""
+"""Write bundles. No other module writes bundles."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,10 @@
-"""Deploy the server of `ane serve` on a cluster with Ray Serve, which starts as many copies as the requests need.
+"""Deploy the server of `ane serve` on a cluster with Ray Serve, which starts as many copies of it as requests need.
 
     serve run ane.cluster.deployment:application models=heart most_replicas=4
 
-Every copy (*replica*) is the whole application of ``ane.server``, with models of its own. Ray Serve passes each request
-to a replica, streams the answer, and starts and stops replicas. It is part of Ray (Apache-2.0). Ray has no tokens, so
-make sure that only the machines of the cluster can reach Ray's ports.
+Every copy (*replica*) is the whole application of ``ane.server``, and loads its models separately. Ray Serve passes
+each request to a replica, streams the answer, and starts and stops replicas. It is part of Ray (Apache-2.0). Ray has no
+tokens, so make sure that only the machines of the cluster can reach Ray's ports.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Print the reports of `ane read`: the time left, the closing lines, and the state of a job."""
+"""Print the reports of `ane read`: the remaining time, the last lines, and the progress of a job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Print the closing line or the JSON object of `ane say`, write subtitles and word times, and list presets."""
+"""Print the last line or the JSON object of `ane say`, write subtitles and word times, and list presets."""
 
 import argparse
 import json

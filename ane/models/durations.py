@@ -1,7 +1,7 @@
-"""Compute FastSpeech's length regulator: how many frames each symbol lasts, and a matrix that repeats its states.
+"""Compute how many frames each symbol lasts, and a matrix that repeats each symbol's state for its frames.
 
-The matrix has only zeros and ones. To repeat the encoder's states, a network multiplies them by the matrix. Every
-backend supports this product, and the product is exact.
+This is FastSpeech's length regulator. The matrix has only zeros and ones. To repeat the encoder's states, a network
+multiplies them by the matrix. Every backend supports this product, and the product is exact.
 """
 
 from typing import Literal

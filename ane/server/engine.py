@@ -1,4 +1,4 @@
-"""Run each client's job on its own thread, but let only a few jobs compute at once, the most urgent first.
+"""Run each client's job on a separate thread, but let only a few jobs compute in parallel, the most urgent jobs first.
 
 A job computes while it has a turn (``ane.speech.turns``). It gives up its turn when it has sound to send, when it waits
 for text or for a decoder step that it shares with other jobs, and when its client has not taken enough sound. A job

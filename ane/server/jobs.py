@@ -1,4 +1,4 @@
-"""Run the work for one client on a thread, and hand its results (sound or text) over to the client's event loop."""
+"""Run the work for one client on a thread, and pass its results (sound or text) to the client's event loop."""
 
 import asyncio
 import threading

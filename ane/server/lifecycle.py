@@ -1,4 +1,4 @@
-"""Start a server, and stop it on SIGTERM: reject new requests, and end once the running requests have ended."""
+"""Start a server, and stop it on SIGTERM: reject new requests, and wait until the running requests have ended."""
 
 import asyncio
 import contextlib

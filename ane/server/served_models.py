@@ -1,4 +1,4 @@
-"""Load a server's models when a request first needs them, and release them when unused or when memory is needed."""
+"""Load a server's models when a request first needs them. Release models that are unused, or when memory is short."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Transcribe and translate recordings. The routes answer with the whole text, or with events while it is made."""
+"""Transcribe and translate recordings. The routes answer with the whole text, or with events as the text grows."""
 
 import asyncio
 import json

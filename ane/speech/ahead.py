@@ -1,6 +1,6 @@
-"""Speak several chunks of a text at once, each on its own thread, and yield the chunks in order.
+"""Speak several chunks of a text in parallel, each on a separate thread, and yield the chunks in order.
 
-The number of chunks in work is limited, so that the threads don't make sound long before the caller reads it.
+The threads work on a limited number of chunks, so that they do not make sound long before the caller reads it.
 """
 
 from collections import deque

@@ -10,7 +10,7 @@ prefix.
 
 Any thread may submit a prompt and wait for its rows, which are the vectors that a sequence produces. One of the waiting
 threads, the leader, runs the decoder steps for all threads. When the leader's own wait is over, another waiting thread
-becomes the leader. The lock guards state only: no thread holds the lock while a network runs.
+becomes the leader. The lock protects only the data of the lanes: no thread holds the lock while a network runs.
 """
 
 import logging

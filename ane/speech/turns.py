@@ -1,10 +1,10 @@
-"""Limit how many threads compute at once, and decide which waiting thread goes first.
+"""Limit how many threads compute at the same time, and decide which waiting thread goes first.
 
-A server has one thread per request. Such a thread holds a turn while it computes, and gives it up while it waits.
+A server has one thread per request. Such a thread holds a turn while it computes, and gives up the turn while it waits.
 
-For each thread that calls torch, torch stores how many CPU threads its operators use. A convolution rounds differently
-if the number of CPU threads changes. So a thread that holds a turn keeps its number of CPU threads, no matter what else
-runs.
+For each thread that calls torch, torch stores how many CPU threads the operators use. A convolution rounds differently
+if the number of CPU threads changes. So a thread that holds a turn keeps its number of CPU threads, no matter which
+other threads run.
 """
 
 import threading

@@ -1,8 +1,7 @@
-"""Start a module of this program in a child process. Only this module does so.
+"""Start a module of this program in a child process. No other module starts child processes.
 
-The child imports the same modules as this process, even if the working directory contains others with the same names.
-The child's environment has no secrets. The child ends when this process ends. You can limit its memory, CPU time and
-files.
+The child imports the same modules as this process, even if the working directory has modules with the same names. The
+child's environment has no secrets. The child ends when this process ends. You can limit its memory, CPU time and files.
 
 It runs as ``python -P child_process.py OPTIONS MODULE ARGUMENTS…``, where OPTIONS are JSON.
 """

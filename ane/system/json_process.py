@@ -1,6 +1,6 @@
 """Run a program that answers JSON requests in a separate process, where it may hang or crash without harm.
 
-The process also has a peak memory of its own, which you can read.
+You can also read the peak memory of this process.
 """
 
 import json

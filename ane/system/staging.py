@@ -1,8 +1,8 @@
 """Make staging folders, in which processes write the new content of a file or folder.
 
-A staging folder is a hidden folder next to this file or folder. Its name is ``.NAME.RANDOM.partial``. The process that
-writes holds a lock on a file in the staging folder. The system releases this lock when the process ends for any reason,
-so a staging folder without a lock is a leftover of a process that was killed.
+A staging folder is a hidden folder next to the file or folder to replace. Its name is ``.NAME.RANDOM.partial``. The
+process that writes holds a lock on a file in the staging folder. The system releases this lock when the process ends
+for any reason, so a staging folder without a lock was left behind by a killed process.
 """
 
 import contextlib

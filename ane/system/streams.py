@@ -1,4 +1,4 @@
-"""Keep commands working if a standard stream that they do not need is closed, full or gone."""
+"""Keep a command working if a standard stream that it does not need is closed, full or no longer exists."""
 
 import logging
 import os

@@ -1,7 +1,7 @@
 """Find, read, mix and store the voices of Tortoise models. A voice is a pair of latents, one for each of two networks.
 
-Start with ``voice``: voices, their files, mixes and the cache. ``finding`` looks up names and paths. The module
-``ane.models.tortoise.voices`` computes latents from clips.
+Start with the module ``voice``, which has voices, their files, mixes and the cache. ``finding`` looks up names and
+paths. The module ``ane.models.tortoise.voices`` computes latents from clips.
 """
 
 from ane.voices.finding import (

@@ -1,7 +1,7 @@
 """Convert a network to a Core ML package: build its functions, compress and merge them, and check the result.
 
 The check has two parts. ``converters.proof.lint`` looks for operations that the Neural Engine rejects or runs slowly.
-``converters.proof.parity`` measures how far the outputs are from those of the PyTorch network.
+``converters.proof.parity`` measures how much the outputs differ from the PyTorch network's outputs.
 """
 
 import json

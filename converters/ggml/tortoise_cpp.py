@@ -1,8 +1,8 @@
 """Write the files that the program tortoise.cpp reads: three files of weights, the tokenizer, and a voice.
 
-A file of weights begins with a magic number. For each tensor follow three int32 (number of axes, bytes of the tensor's
-name, type), one int32 per axis with its length, the innermost axis first, then the name and the values. tortoise.cpp
-accepts only one size of each network, and only float32.
+A file of weights begins with a magic number. Then, each tensor has three int32 (number of axes, bytes of the tensor's
+name, type), one int32 for the length of each axis beginning with the innermost axis, the name, and the values.
+tortoise.cpp accepts only one size of each network, and only float32.
 
 The voice's file has the voice's latent for the decoder, as plain numbers. The voice's latent for the diffusion decoder
 is a tensor in the diffusion decoder's file.

@@ -1,4 +1,4 @@
-"""Describe an ONNX graph by a call of the PyTorch network and its inputs and outputs, and export it with torch.
+"""Describe an ONNX graph by a call of the PyTorch network, its inputs and its outputs, and export the graph with torch.
 
 The graphs of a decoder attend to a kv-cache that the runtime stores. A column is a position of one sequence, and a lane
 is one of the n sequences that a step decodes. A step reads the keys and values of the prompt (the prefix) and of the

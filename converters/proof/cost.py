@@ -1,8 +1,8 @@
 """Estimate what a call of a Core ML function costs: the bytes it moves, its arithmetic, and its minimum time on a chip.
 
 All figures are **estimates** from the program and from published data about chips, not measurements. They assume that
-values of up to 2 MB stay on the chip, and that reading one layer's slice of a cache does not copy the slice. With
-language models, Core ML reportedly runs at 45 to 65 % of the speed that this minimum time would allow (Anemll,
+values of up to 2 MB stay on the chip, and that reading one layer's slice of a cache does not copy the slice. For
+language models, others report that Core ML runs at 45 to 65 % of the speed that this minimum time would allow (Anemll,
 CoreML-LLM, not measured by us).
 """
 

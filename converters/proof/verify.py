@@ -1,7 +1,7 @@
 """Compare the functions of a bundle's packages with the PyTorch networks, and optionally every value inside them.
 
-The PyTorch networks run in float32 and are the reference. Differences are given in dB of signal to error. A runner is
-an engine on which the functions can run, such as Core ML or the interpreter.
+The PyTorch networks run in float32 and are the reference. Differences are signal-to-noise ratios in dB, where the error
+is the noise. A runner is an engine on which the functions can run, such as Core ML or the interpreter.
 """
 
 import sys

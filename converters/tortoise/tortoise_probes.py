@@ -1,7 +1,7 @@
 """Call the functions of Tortoise's packages with test inputs. Each kind of function has one probe here.
 
-``converters.function_table.Probe`` explains the arguments and the result of a probe. A bucket has the fixed lengths of
-the function, and the test inputs nearly fill it.
+``converters.function_table.Probe`` explains the arguments and the result of a probe. The argument ``bucket`` has the
+fixed lengths of the function. The test inputs are a little shorter.
 """
 
 from collections.abc import Mapping

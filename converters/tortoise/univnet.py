@@ -1,8 +1,8 @@
 """Build Core ML graphs of the vocoder UnivNet, which compute audio in segments.
 
 The PyTorch network is in ``ane.models.tortoise.networks.univnet``. UnivNet's location-variable convolution has another
-kernel for each frame. The graph computes it as a matrix product per frame. For this, it transposes the frames to
-another axis than the last, and back.
+kernel for each frame. The graph computes this convolution as a matrix product per frame. For this product, the graph
+moves the frames away from the last axis, and back afterwards.
 
 A kernel has three taps. The graph gets every sample and its two neighbours from a depthwise convolution with weights of
 0 and 1, instead of slices of the last axis. Slices with an offset are slow on the first Neural Engines, and wrong for

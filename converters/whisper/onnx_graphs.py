@@ -6,8 +6,8 @@ window. The other graphs of the decoder take them as inputs of each layer i, ``m
 
 If all lanes of a call belong to one window, these inputs have the shape (heads, N, w). In ``step_prefixes``, lanes may
 belong to different windows, and the shape is (prefixes, heads, N, w). The graph then groups the lanes by window, so
-that it copies no keys and values. For this it has two more inputs. ``memory_lanes`` (prefixes, rows) int64 lists the
-lanes of each window, padded with any lane. ``memory_rows`` (n,) int64 has the position of each lane in
+that it copies no keys and values. For this purpose, it has two more inputs. ``memory_lanes`` (prefixes, rows) int64
+lists the lanes of each window, padded with any lane. ``memory_rows`` (n,) int64 has the position of each lane in
 ``memory_lanes``.
 """
 

@@ -1,7 +1,8 @@
 """Call the functions of Whisper's packages with test inputs. Each kind of function has one probe here.
 
-``converters.function_table.Probe`` explains the arguments and the result of a probe. A bucket has the fixed lengths of
-the function, and the test inputs nearly fill it. A window is the stretch of audio that the encoder encodes at once.
+``converters.function_table.Probe`` explains the arguments and the result of a probe. The argument ``bucket`` has the
+fixed lengths of the function. The test inputs are a little shorter. A window is the stretch of audio that the encoder
+encodes in one call.
 """
 
 from collections.abc import Mapping

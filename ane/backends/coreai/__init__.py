@@ -6,6 +6,6 @@ Read the files in this order:
     program   writes a function of a package as a Core AI asset (.aimodel)
     runtime   loads and calls functions, for ``ane.backends.packaged``
 
-This package shares no code with the interpreter's ops in ``ane.backends.mil``. If both compute the same numbers, they
-probably read the package correctly.
+``ane.backends.mil`` has an interpreter for the same packages, which shares no code with this folder. If both compute
+the same numbers, both probably read the package correctly.
 """

@@ -1,8 +1,8 @@
 """Translate each op of MIL (Core ML's program language) to operations of Core AI.
 
-As in ``ane.backends.mil``, every op has a row in a table or a small function. In a function, a parameter with the
-annotation ``Value`` takes a value of the graph. In a table, a parameter does so unless it is in ``KINDS``. All other
-parameters take constants.
+As in ``ane.backends.mil``, every op has a small function, or a row in a table with a lambda. In a function, the
+parameters with the annotation ``Value`` take values of the graph, and the others take constants. In a lambda, the
+parameters in ``KINDS`` take constants, and the others take values of the graph.
 
 Core AI has no layer norm, no padding or bias in convolutions, and no matmul that transposes. Each of these becomes
 several operations.

@@ -1,12 +1,12 @@
 """Cache compiled Core ML models, and write a single function of a package as a separate package.
 
 Core ML compiles each package once per chip and build of macOS. The cache has an entry for each compiled package: a
-folder ``compiled/<key>`` with the compiled model and ``compiled.json``, which has the model's name and the sizes of its
-files. The key is a hash of the chip, the build of macOS and all files of the package. After an update of macOS or of a
-package, the key differs, so `ane` never reads an old entry.
+folder ``compiled/<key>``. The folder has the compiled model, and the file ``compiled.json`` with the model's name and
+the sizes of its files. The key is a hash of the chip, the build of macOS and all files of the package. If macOS or the
+package is updated, the key changes, so `ane` never reads an old entry.
 
-An entry never moves. Specialising a model for the Neural Engine is the slowest part of a first load, and macOS caches
-the specialised model under the path of the compiled model.
+`ane` never moves an entry. The slowest part of a first load is that macOS specialises the model for the Neural Engine.
+macOS caches the specialised model under the path of the compiled model.
 """
 
 import contextlib

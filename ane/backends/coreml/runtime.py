@@ -10,16 +10,16 @@ Four properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreML
 * The binding has no float16. ``CompiledMLModel.predict`` copies every fp16 array to float32, and Core ML rounds it to
   fp16 again. Core ML's fp16 outputs also arrive as float32. We therefore pass fp16 inputs as float32.
 * The binding does not copy a float32 array. Core ML reads the array in place, and holds a reference to it for about a
-  second after the prediction. Then a Core ML thread drops the reference without holding the GIL. The heap is corrupted
-  if this was the last reference, or if Python counts references to the same object at that moment
+  second after the prediction. Then a Core ML thread drops the reference without holding the GIL. If this was the last
+  reference, or if Python changes the object's reference count at the same moment, the heap is corrupted
   (apple/coremltools#2827, #2829). We therefore pass new views of long-lived arrays, and hold the views until long after
   Core ML has dropped them. Each function has one buffer per input. Core ML reads a kv-cache in place, from the arrays
   of the decoder that owns it.
 * ``predict`` and ``compile_model`` hold the GIL. While they run, no other Python thread runs, no progress bar moves,
   and Ctrl-C has to wait.
-* Core ML may fail to compile a model for the Neural Engine without an error. It may then run the model elsewhere, never
-  return, or let macOS kill the process in the first prediction (apple/coremltools#2758). A child process therefore does
-  the first load of each function (``trial``).
+* Core ML may fail to compile a model for the Neural Engine without an error. After that, Core ML may run the model on
+  another processor, the call may never return, or macOS may kill the process in the first prediction
+  (apple/coremltools#2758). A child process therefore does the first load of each function (``trial``).
 """
 
 import logging

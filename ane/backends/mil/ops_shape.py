@@ -1,4 +1,4 @@
-"""Implement the MIL ops that move values or change a shape (gather, scatter, sort, …), and those of cumulative sums."""
+"""Implement the MIL ops that move values or change a shape (gather, scatter, sort, …) or compute cumulative sums."""
 
 import math
 

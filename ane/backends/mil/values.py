@@ -1,8 +1,8 @@
 """Define the types and constants of a MIL program as a package stores them, and decode compressed weights.
 
 A constexpr op decompresses a weight. Each such op has a function here, with the argument names of coremltools'
-documentation. The function decodes both forms of the op. In programs for iOS 16, the data is flat packed bytes, and
-``shape`` is the shape of the weight. In programs for iOS 18, the data is an array of the weight's shape. The function
+documentation. The function decodes the op's arguments as programs for iOS 16 store them (flat packed bytes, and the
+weight's shape as ``shape``), and as programs for iOS 18 store them (an array in the weight's shape). The function
 returns a dense array or, for an op with a sparse result, a mask and the nonzero values.
 """
 

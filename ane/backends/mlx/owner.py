@@ -1,7 +1,8 @@
 """Run all work of MLX on a single thread of the process.
 
-Since version 0.31.2, MLX has a stream for each thread. Other threads cannot use an array before the array's own stream
-has evaluated it. One thread, the *owner*, therefore computes everything, and callers wait for its results.
+Since version 0.31.2, MLX has a stream of computations for each thread. Other threads cannot use an array before the
+stream of its thread has evaluated it. One thread, the *owner*, therefore computes everything, and callers wait for its
+results.
 """
 
 import threading

@@ -1,7 +1,8 @@
 """Run the decoder on ONNX Runtime, with kv-caches that its graphs read in place.
 
-A decoder step reads the caches in place, and returns only the keys and values of its new columns. The host then writes
-these into the caches. Nobody copies, concatenates or moves a cache. A mask says which positions each column attends to.
+A decoder step reads the caches in place, and returns only the keys and values of its new columns (input positions). The
+host then writes the new keys and values into the caches. Nobody copies, concatenates or moves a cache. A mask says to
+which positions each column attends.
 
 The graph ``step`` is for lanes (sequences) that all continue the same prefix. It computes the attention of all lanes to
 the prefix in one product. The graph ``step_prefixes`` is for lanes with different prefixes. If the network has

@@ -1,4 +1,4 @@
-"""Run a model that consists of a single ONNX file, on ONNX Runtime's CPU provider, with several calls at once."""
+"""Run a model that consists of a single ONNX file on the CPU with ONNX Runtime, and make several calls in parallel."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,11 +1,11 @@
 """Choose an execution provider (device library) of ONNX Runtime, make sessions, and explain ONNX Runtime's errors.
 
-If the library of a provider does not load, ONNX Runtime leaves the provider out and computes on the CPU, without an
-error. The code here therefore makes a session with the provider, and checks that the session lists it.
+If the library of a provider does not load, ONNX Runtime raises no error, leaves the provider out, and computes on the
+CPU. The code here therefore makes a session with the provider, and checks that the session lists the provider.
 
 The required versions come from the published wheels. onnxruntime-gpu 1.24 computes the op ``Attention`` (opset 23) on
-the CPU, and 1.25 is the first that computes it on CUDA (microsoft/onnxruntime#28025). The first wheels for CUDA 13 are
-1.27, and they link TensorRT 10.
+the CPU, and 1.25 is the first that computes it on CUDA (microsoft/onnxruntime#28025). Version 1.27 has the first wheels
+for CUDA 13, which link TensorRT 10.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Load ONNX Runtime sessions (loaded graphs) when they are first used, and run them on torch tensors.
 
-ONNX Runtime gets the addresses of the tensors. It can therefore read a contiguous slice of a kv-cache without a copy,
-and on a GPU no cache moves to the host.
+ONNX Runtime gets the addresses of the tensors. It can therefore read a contiguous slice of a kv-cache without a copy.
+On a GPU, the caches stay in the GPU's memory.
 """
 
 import hashlib

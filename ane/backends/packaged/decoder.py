@@ -1,8 +1,9 @@
-"""Run a decoder on functions of fixed shape, each of which computes several columns in one call.
+"""Run a decoder on a package's functions, which have fixed shapes and compute several columns in one call.
 
-A column is one embedded position of a lane, and a lane is a sequence. The columns of a call may belong to different
-lanes. A pool of slots (see ``pools``) stores their keys and values. A pool serves at most as many lanes as its
-functions have columns, and holds at most one prefix per lane. It loads a prefix when a lane first needs it.
+A lane is a sequence, and a column is the embedding at one position of a lane. The columns of a call may belong to
+different lanes. A pool of slots (see ``pools``) stores their keys and values. A pool serves at most as many lanes as
+its functions have columns, and holds at most one prefix per lane. It loads a prefix into its slots when a lane first
+needs the prefix.
 
 If the network has cross-attention, all columns of a call attend to the same memory (such as encoded audio). Lanes with
 different memories need separate calls.

@@ -4,12 +4,12 @@ The converter makes the golden cases, with a seed, and stores them in the packag
 machine first loads a function, it runs the function's golden case and compares the outputs. The comparison reveals
 wrong numbers, subnormal numbers that became zero, and reads from a stale cache, before anybody hears such faults.
 
-Most golden cases are a single call. If functions share a state, a golden case is a sequence of calls on a new state: it
-calls a function that writes to the state, and then a function that reads the state. Only the outputs of the last call
-are compared.
+Most golden cases are a single call. If functions share a state (a kv-cache inside the engine), a golden case is a
+sequence of calls on a new state: first a call that writes to the state, and then a call that reads the state. Only the
+outputs of the last call are compared.
 
-To keep the file small, an input with more than ``MOST_VALUES`` values is cut to its first columns, which ``widened``
-repeats. Outputs are cut to ``SAMPLES`` values.
+To keep the file small, the converter stores only the first columns of an input with more than ``MOST_VALUES`` values.
+``widened`` repeats these columns before the call. The converter stores at most ``SAMPLES`` values of an output.
 """
 
 import math

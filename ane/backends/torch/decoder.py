@@ -1,11 +1,12 @@
 """Run an autoregressive network on PyTorch. Its kv-cache has room for shared prefixes and for every lane's positions.
 
-On the CPU, the bits of a lane's results do not depend on other lanes. A math library chooses its kernel by the shapes
-of a product, and different kernels add in different orders. The code therefore makes shapes that do not depend on other
-lanes:
+On the CPU, the bits of a lane's results do not depend on other lanes. A math library chooses a kernel by the shapes of
+a product, and its kernels add in different orders. The code therefore pads products to shapes that do not depend on
+other lanes:
 
 * A product with a prefix has ``padded_rows`` rows, and a sum over at most ``BLOCK`` positions.
-* A lane reads positions up to a multiple of ``POSITIONS``. A mask hides surplus positions, so they add exact zeros.
+* A lane reads its positions up to a multiple of ``POSITIONS``. A mask hides the surplus positions, so they add exact
+  zeros.
 
 The bits are equal for networks with more than one head and for up to 191 rows per prefix. To check this claim on a
 machine, run ``python -m benchmarks exactness``.

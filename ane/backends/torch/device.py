@@ -1,7 +1,7 @@
 """Choose the device on which torch computes, explain why CUDA does not work, and manage torch's memory and precision.
 
 By default, cuDNN rounds the factors of torch's float32 convolutions to TF32, which has a mantissa of 10 bits. In a
-vocoder, you can hear the rounding. Matrix products stay in float32
+vocoder, you can hear this rounding, so we turn it off. Matrix products are in float32 by default
 (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere).
 """
 

@@ -1,9 +1,9 @@
-"""Replace the layers of the denoiser and of CLVP by layers for the CPU whose weights are packed at loading.
+"""Replace layers of the denoiser and CLVP by CPU layers whose weights are packed (converted) when the network loads.
 
 Without packing, oneDNN would convert the weights to its layout in every call. The code replaces linear layers, and
-convolutions that have the attribute ``over_frames``. Such a convolution has one tap and takes packed frames (N, C), or
-it has an odd number of taps and takes zero-padded rows (R, L, C). If the kernels of this package run on the CPU, the
-code replaces whole blocks of the denoiser.
+convolutions that have the attribute ``over_frames``. A convolution with one tap takes packed frames (N, C). A
+convolution with more taps, whose number is odd, takes zero-padded rows (R, L, C). If this CPU can run our compiled
+kernels, the code replaces whole blocks of the denoiser.
 """
 
 from collections.abc import Callable, Mapping, Sequence

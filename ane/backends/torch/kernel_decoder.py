@@ -1,4 +1,4 @@
-"""Run a decoder on this package's CPU kernels, which compute the attention of all lanes in one call.
+"""Run a decoder on our compiled CPU kernels, which compute the attention of all lanes in one call.
 
 ``ane.backends.torch.kernels`` loads these kernels.
 """

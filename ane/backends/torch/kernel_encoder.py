@@ -1,4 +1,4 @@
-"""Compute a block of a transformer encoder in one call of this package's kernels (``ane.backends.torch.kernels``).
+"""Compute a block of a transformer encoder in one call of our compiled kernels (``ane.backends.torch.kernels``).
 
 The kernels need a CPU with AVX-512 bf16 and VNNI. Attention is in bfloat16, and the residual stream is float32.
 """

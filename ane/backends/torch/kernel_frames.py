@@ -1,9 +1,10 @@
-"""Run the denoiser's blocks on packed mel frames with this package's kernels (``ane.backends.torch.kernels``).
+"""Run the denoiser's blocks on packed mel frames with our compiled kernels (``ane.backends.torch.kernels``).
 
 The kernels need a CPU with AVX-512 bf16 and VNNI, and use AMX if the CPU has it. One call computes a whole residual
-block or a whole attention block: norms, SiLU, rounding, products and additions make no separate passes over the frames.
-Frames are float32 between blocks, and attention is in bfloat16. With "int8" weights, activations are quantised frame by
-frame, from the frame's minimum to its maximum. The bits of a frame depend only on the row (utterance) that contains it.
+block or a whole attention block, so norms, SiLU, rounding, products and additions do not need separate passes over the
+frames. Frames are float32 between blocks, and attention is in bfloat16. With "int8" weights, activations are quantised
+frame by frame, from the frame's minimum to its maximum. The bits of a frame depend only on the row (utterance) that
+contains it.
 """
 
 import ctypes

@@ -1,13 +1,13 @@
-"""Load this package's kernels for CPUs with AVX-512, and run linear layers and whole GPT-2 blocks with them.
+"""Load our compiled kernels for CPUs with AVX-512, and run linear layers and whole GPT-2 blocks with them.
 
-In torch, a decoder step consists of hundreds of small calls, and in each call all threads wait for the slowest. Here
-one call computes a layer norm, the rounding of activations, a product and GELU. Another call computes the attention of
-all lanes. For a GPT-2, a single call computes all blocks. The bits of a row or lane do not depend on other rows, on the
-number of threads, or on the alignment of memory.
+In torch, a decoder step consists of hundreds of small calls, and in each call all threads wait for the slowest thread.
+Here, one call computes a layer norm, the rounding of activations, a product and GELU. Another call computes the
+attention of all lanes. For a GPT-2, even all blocks together are a single call. The bits of a row or lane do not depend
+on other rows, on the number of threads, or on the alignment of memory.
 
 ``hatch_build.py`` compiles the library from the folder ``cpp`` when you install the package. The library has plain C
-functions, so it works with every release of torch. It uses the OpenMP library (GCC's) that torch has loaded, so both
-share threads. If the library is missing, or the environment variable ``ANE_KERNELS`` is 0, the layers of
+functions, so it works with every release of torch. It uses GCC's OpenMP library, which torch has already loaded, so
+both share threads. If the library is missing, or the environment variable ``ANE_KERNELS`` is 0, the layers of
 ``ane.backends.torch.linear`` are used instead. ``ANE_KERNELS=vectors`` forbids AMX.
 """
 

@@ -1,8 +1,8 @@
-"""Run decoder steps of a fixed shape, with one column per lane, which CUDA records as a graph and replays.
+"""Run decoder steps that have a fixed shape, so that CUDA can record a step as a graph and replay it.
 
-A GPU computes one column per lane faster than the host can launch the necessary kernels. Lengths, prefix indices and
-masks are therefore tensors on the GPU, and a step reads and writes tensors at fixed addresses. CUDA records the step
-once.
+A GPU computes one new column (input position) per lane faster than the host can launch the necessary kernels. CUDA
+therefore records a step only once. For this, lengths, prefix indices and masks are tensors on the GPU, and the step
+reads and writes tensors at fixed addresses.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -1,11 +1,11 @@
 """Choose how many threads torch uses on a machine that also runs other programs.
 
-Torch divides a matrix product among threads, and all threads wait for the slowest. While other programs keep two cores
-busy, two threads are many times slower than one thread. ``ThreadGovernor`` therefore measures how long the threads of
-this process wait for a core, and uses fewer threads while they have to wait.
+Torch divides a matrix product among threads, and all threads wait for the slowest thread. If other programs keep two
+cores busy, two threads are many times slower than one thread. ``ThreadGovernor`` therefore measures how long the
+threads of this process wait for a core, and uses fewer threads while they have to wait.
 
-Mel codes and hidden states do not depend on the number of threads. The sound of a vocoder depends on it, by rounding,
-so a program can fix the number of threads for vocoders.
+Mel codes and hidden states do not depend on the number of threads. The sound of a vocoder depends on it by rounding, so
+a program can fix the number of threads for vocoders.
 """
 
 import math

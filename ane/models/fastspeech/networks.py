@@ -1,9 +1,9 @@
 """Define FastSpeech, which predicts a mel spectrogram from symbols (Ren et al. 2019, arXiv 1905.09263).
 
-The network has two halves, ``text`` and ``mel``. Between them, the host computes the length regulator. The code follows
-NVIDIA's example (DeepLearningExamples, CUDA-Optimized/FastSpeech, fastspeech/model/fastspeech.py). Its parameters have
-the same names, so NVIDIA's state dict loads unchanged. Tensors are (B, T, C). ``mask`` is (B, T, 1), with 1 at real
-positions and 0 at padding. ``NETWORKS`` also declares the HiFi-GAN vocoder.
+The network has two halves, ``text`` and ``mel``. Between the two, the host computes the length regulator. The code
+follows NVIDIA's example (DeepLearningExamples, CUDA-Optimized/FastSpeech, fastspeech/model/fastspeech.py). Its
+parameters have the same names, so NVIDIA's state dict loads unchanged. Tensors are (B, T, C). ``mask`` is (B, T, 1),
+with 1 at real positions and 0 at padding. ``NETWORKS`` also declares the HiFi-GAN vocoder.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """Import the voices that hibari's author publishes for hibari-tts 0.2.1. Each voice is one int8 ONNX graph.
 
-In the graph, a matrix has int8 weights with one scale, or with one scale per row. The import makes a bundle with the
-weights in safetensors, and an ONNX package (``ane.models.hibari.stage_graphs``) that reads the weights from there.
+In the graph, a matrix has int8 weights with one scale, or with one scale per row. The import makes a bundle. It stores
+the weights as safetensors, and an ONNX package (``ane.models.hibari.stage_graphs``) that reads the weights from this
+file.
 """
 
 from collections import Counter

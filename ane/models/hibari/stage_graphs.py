@@ -1,6 +1,6 @@
 """Cut a published graph of hibari-tts into hibari's three stages (network calls), as an ONNX package of a bundle.
 
-The published graph computes in int8, and quantises the activations of each call with one range
+The published graph computes in int8. In each call, it quantises an array of activations with a single range
 (``DynamicQuantizeLinear``). The stages round exactly as the graph does. They read their weights from the bundle's
 safetensors, as ONNX's external data, so the three files hold only operations.
 """

@@ -1,7 +1,7 @@
 """Preprocess and split text exactly as KittenTTS 0.8.1 does: remove markup, spell contractions and numbers.
 
-The result is that of TextPreprocessor(remove_punctuation=False) in kittentts/preprocess.py. There is one exception: if
-KittenTTS raises ValueError for a word, such as "$,", the word stays unchanged here.
+The result is the same as from TextPreprocessor(remove_punctuation=False) in kittentts/preprocess.py, with one
+exception: if KittenTTS raises ValueError for a word, such as "$,", the word stays unchanged here.
 
 A function for one kind of expression (money, times, decades, …) takes the regex match of its rule, whose groups are the
 parts of the expression in order. It raises ValueError if a part is not a number. Numbers keep the peculiarities of

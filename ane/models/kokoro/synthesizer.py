@@ -1,4 +1,4 @@
-"""Speak with a Kokoro model. The sound is that of kokoro-onnx 0.6.1 for the same phonemes."""
+"""Speak with a Kokoro model. For the same phonemes, kokoro-onnx 0.6.1 makes the same sound."""
 
 from collections.abc import Callable
 from functools import cached_property

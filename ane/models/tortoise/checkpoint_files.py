@@ -1,6 +1,6 @@
-"""Find Tortoise's checkpoint files in a folder, and recognise which networks a file of another name holds.
+"""Find Tortoise's checkpoint files in a folder, and recognise which networks are in a file whose name is not official.
 
-Files can differ from the official ones. DL-Art-School and its forks save only a fine-tuned decoder (N_gpt.pth,
+Files can differ from the official files. DL-Art-School and its forks save only a fine-tuned decoder (N_gpt.pth,
 N_gpt_ema.pth). Trainers put the state dict into another dict ({"model": …, "optimizer": …}), or start its keys with
 "module.". Other programs store safetensors, or put the files into a folder models/. transformers uses other keys.
 """

@@ -1,14 +1,14 @@
 """Sample the candidates (code sequences) of chunks on a decoder's lanes, and score them with CLVP for ranking.
 
-A lane is one row of the decoder's batch. Every candidate has its own random generator, so its codes do not depend on
-the number of lanes or on other candidates. With PyTorch on the CPU, the bits of its hidden states do not depend on
-these either, in any precision. On other backends, hidden states can differ by rounding, which can decide a tie between
-two codes.
+A lane is one row of the decoder's batch. Every candidate has a separate random generator, so its codes do not depend on
+the number of lanes or on other candidates. With PyTorch on the CPU, the bits of its hidden states do not depend on the
+lanes or other candidates either, in any precision. On other backends, hidden states can differ by rounding. If two
+codes are about equally likely, the rounding can decide between them.
 
 Upstream computes latents in a second pass over the codes. Here the decoder steps return the latents: the network is
 causal, so the hidden state that predicts code i is latent i of the second pass. Before its second pass, upstream also
-overwrites the codes after the stop code. The new codes change a few latents. The decoder is called again only for these
-latents. That call uses the keys and values that the lane still has.
+overwrites the codes after the stop code, which changes a few latents. We call the decoder again only for these latents.
+This call uses the keys and values that the lane still has.
 """
 
 from collections.abc import Callable, Sequence

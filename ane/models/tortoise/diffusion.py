@@ -1,11 +1,11 @@
-"""Turn latents into a mel spectrogram by diffusion, at once or in windows.
+"""Turn latents into a mel spectrogram by diffusion, as a whole or in windows.
 
 The code follows upstream's utils/diffusion.py (OpenAI improved-diffusion) and api.py. The arithmetic on the noisy mel
 is float32, as in upstream.
 
-Windows let the sound of long speech start early. Each window of latents is diffused separately, and overlaps the
-previous window. The overlapping frames get the same noise in both windows, so that the two mels differ little, and are
-cross-faded.
+With windows, the sound of long speech can start early. The diffusion runs separately for each window of latents. Each
+window overlaps the previous window. The overlapping frames get the same noise in both windows, so that the two mels
+differ little there. They are then cross-faded.
 
     first   ├────────┤
     next          ├──┼─────────────┤           up to twice as long as the previous window, at most ``size`` latents

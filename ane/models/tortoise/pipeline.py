@@ -1,8 +1,8 @@
 """Turn chunks of text into sound in four steps: decode, rank, diffuse, vocode.
 
-If the caller wants all the sound at once, ``Rendering`` works on groups of chunks. A group finishes one step and
-releases the networks of that step before the next step begins, so that few networks are loaded at once. If the caller
-wants a stream, ``Rendering`` alternates between the steps, so that sound comes early.
+If the caller wants the whole sound, ``Rendering`` works on groups of chunks. A group finishes one step and releases the
+networks of that step before the next step begins, so that few networks are loaded at the same time. If the caller wants
+a stream, ``Rendering`` alternates between the steps, so that sound comes early.
 """
 
 import math

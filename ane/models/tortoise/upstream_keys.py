@@ -2,8 +2,8 @@
 
 transformers (4.36 to 4.57) stores the same weights under other keys. Its ClvpModelForConditionalGeneration has the
 decoder and CLVP, and its UnivNetModel has the vocoder. Its scripts models/clvp/convert_clvp_to_hf.py and
-models/univnet/convert_univnet.py rename upstream's keys. They also split the joint q, k and v weights of the decoder
-and of the conditioning encoder into three tensors. This module undoes both changes.
+models/univnet/convert_univnet.py rename upstream's keys. The scripts also split the joint q, k and v weights of the
+decoder and the conditioning encoder into three tensors. This module undoes both changes.
 """
 
 import difflib

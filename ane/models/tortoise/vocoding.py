@@ -1,4 +1,4 @@
-"""Turn latents or a mel into sound with one of Tortoise's vocoders, all at once or as a stream.
+"""Turn latents or a mel into sound with one of Tortoise's vocoders, as a whole or as a stream.
 
 HiFi-GAN takes latents that are interpolated to the rate of mel frames. They are interpolated linearly twice, from
 22050/1024 Hz to 22050/256 Hz and then to 24000/256 Hz, as in upstream (models/hifigan_decoder.py, inference). UnivNet

@@ -1,9 +1,10 @@
 """Find when the words of a chunk are spoken, from the decoder's attention to the text at each code.
 
-A few attention heads look at the word that is being spoken, and so move along the text. Their mean attention is, for
-each code, a probability of every text token. Dynamic time warping finds a monotonic path through these probabilities,
-as in openai-whisper, and attention far from the path is removed. The attention that remains gives the expected number
-of codes before each token. This number is the time at which the token starts, in codes, and need not be whole.
+A few attention heads attend to the word that is being spoken, so their attention moves along the text. For each code,
+the mean attention of these heads is a probability distribution over the text tokens. As in openai-whisper, dynamic time
+warping finds a path through these probabilities that only moves forward. We remove attention far from the path. The
+remaining attention determines how many codes are expected before each token. This number, which need not be whole, is
+the time at which the token starts.
 """
 
 from collections.abc import Iterator, Sequence

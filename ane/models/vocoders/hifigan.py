@@ -4,8 +4,8 @@ The names of parameters are from jik876/hifi-gan (models.py). NVIDIA's HiFi-GAN 
 PyTorch/SpeechSynthesis/HiFiGAN) is the same network with the same names. Tortoise's HiFi-GAN
 (``ane.models.tortoise.networks.hifigan``) has the same levels, but is conditioned on a voice.
 
-This module also has two things that all vocoders use: convolutions that treat sound as an image one pixel high, and
-functions that compute on how many neighboring frames the sound of a frame depends (its margin).
+All vocoders use two parts of this module: convolutions that treat sound as an image one pixel high, and functions that
+compute on how many neighboring frames the sound of a frame depends (its margin).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Run a vocoder of fixed shape on any number of frames, window by window. The joined sound equals one long call.
 
-A package's function has a fixed length, its bucket, which consists of ``frames`` and ``margin``. The function takes
+A package's function has a fixed length, which the numbers ``frames`` and ``margin`` describe. The function takes
 ``frames`` frames and ``margin`` more frames on either side, and returns the sound of the inner frames. Beyond the
 beginning and the end of the speech, its inputs are zeros, and a mask marks these zeros (``converters.vocoders``).
 """

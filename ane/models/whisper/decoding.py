@@ -1,8 +1,8 @@
 """Decode a window of 30 s to text tokens, by sampling or beam search (openai/whisper decoding.py).
 
-The prefix is the text of earlier windows and the token "startoftranscript". The logits after the prefix give the
-probability of each language, and of silence. Each candidate transcript continues the prefix on a lane of the decoder
-(a row of its batch). This module does not use ``ane.speech.lanes``, because a beam search permutes all lanes of its
+The prefix is the text of earlier windows and the token "startoftranscript". The logits after the prefix contain the
+probability of each language, and of silence. Each candidate transcript continues the prefix on a lane of the decoder (a
+row of its batch). This module does not use ``ane.speech.lanes``, because a beam search permutes all lanes of its
 decoder (``copy_lanes``).
 """
 

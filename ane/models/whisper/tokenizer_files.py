@@ -1,7 +1,7 @@
 """Read Whisper's tokenizer from the files of a checkpoint, and convert it to a tokenizer.json of Hugging Face.
 
-The files are looked for in this order: tokenizer.json, vocab.json with merges.txt, and openai-whisper's rank file
-(multilingual.tiktoken or gpt2.tiktoken). The first of these that exist are read.
+The module looks for tokenizer.json, then for vocab.json with merges.txt, then for openai-whisper's rank file
+(multilingual.tiktoken or gpt2.tiktoken). It reads the first of these that exists.
 """
 
 import base64
