@@ -89,7 +89,7 @@ class DefaultSoundDevice:
         open: Whether the device is open. ``close`` sets it to False.
 
     Raises:
-        OSError: There is no device, or the device cannot be opened.
+        OSError: The device does not exist, or cannot be opened.
     """
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None, name: str | None = None):
@@ -311,7 +311,7 @@ def playing(
             play the sound.
 
     Raises:
-        UserError: There is no sound device, or samples are NaN or infinite.
+        UserError: The sound device does not exist, or samples are NaN or infinite.
         PlayerError: The device failed before the end of the sound.
     """
     player: Player | PlayerProcess

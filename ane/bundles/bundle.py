@@ -59,7 +59,7 @@ class Bundle:
         packages, onnx_packages: Packages for Core ML and for ONNX Runtime.
 
     Raises:
-        UserError: There is no bundle at the path, bundle.json is damaged or comes from a newer version, or a file is
+        UserError: The bundle does not exist. Or bundle.json is damaged or comes from a newer version. Or a file is
             missing or truncated.
     """
 

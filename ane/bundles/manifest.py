@@ -112,7 +112,7 @@ def read_content(directory: Path) -> dict[str, Any]:
     """Read ``directory``/bundle.json as a dictionary.
 
     Raises:
-        UserError: There is no bundle.json, it is damaged, or this version does not know its format.
+        UserError: bundle.json is missing or damaged, or has a format that this version does not know.
     """
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
@@ -144,7 +144,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read and check ``directory``/bundle.json.
 
     Raises:
-        UserError: There is no bundle.json, it is damaged, or this version does not know its format.
+        UserError: bundle.json is missing or damaged, or has a format that this version does not know.
     """
     content, where = read_content(directory), str(directory / MANIFEST_FILE)
     content["family"] = content.pop("model", DEFAULT_FAMILY)

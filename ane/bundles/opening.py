@@ -91,7 +91,7 @@ def open_model(bundle: str | Path | None = None) -> Bundle:
         bundle: Path or name of the bundle. ``None`` means ``DEFAULT_BUNDLE``.
 
     Raises:
-        UserError: There is no bundle with this name or path, or it is damaged.
+        UserError: The bundle does not exist or is damaged.
     """
     return Bundle(find_bundle(bundle))
 

@@ -108,7 +108,7 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -
 
 @contextmanager
 def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
-    """If the ``with`` block is interrupted, add a note to the exception that says how many chunks are kept."""
+    """Add a note to the exception that says how many chunks are kept, if the ``with`` block is interrupted."""
     try:
         yield
     except KeyboardInterrupt as stopped:

@@ -137,7 +137,10 @@ class Job:
         return self._turns.rest(lambda: self.priority)
 
     def check(self, *progress: Any) -> None:
-        """If somebody called ``stop``, raise the error of that call. You can use this method as a progress callback."""
+        """Raise the error that somebody passed to ``stop``. If nobody called ``stop``, do nothing.
+
+        You can use this method as a progress callback.
+        """
         if self.gone:
             raise self._error or ClientGoneError("the client has gone")
 

@@ -279,7 +279,7 @@ def package_hash(package: Path) -> str:
     The hash is cached until the size or the modification time of a file changes.
 
     Raises:
-        UserError: There is no package, or it cannot be read.
+        UserError: The package does not exist, or cannot be read.
     """
     if not package.is_dir():
         raise UserError(f"there is no Core ML package at {package}")

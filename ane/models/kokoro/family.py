@@ -59,7 +59,7 @@ def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
     """Read the model in a folder, or a graph and the files next to it.
 
     Raises:
-        UserError: There is no graph, or there are several, or there are no voices, or a file is damaged.
+        UserError: The graph or the voices are missing, several files may be the graph, or a file is damaged.
     """
     folder, graph, tables = find_files(path, voices)
     content, archive = with_durations(graph), BytesIO()
@@ -105,7 +105,7 @@ def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path
     """Find the folder, the graph and the voices of a published model.
 
     Raises:
-        UserError: There is no graph, or there are several, or there are no voices.
+        UserError: The graph or the voices are missing, or several files may be the graph.
     """
     if not path.exists():
         raise UserError(f"{path} is missing: download the model again")

@@ -48,7 +48,7 @@ def encode_clips(
             slices. It first takes the mean over the slices of each clip, and then the mean over the clips.
 
     Raises:
-        UserError: There are no clips.
+        UserError: ``clips`` is empty.
     """
     if not clips:
         raise UserError(f"the voice {name} has no clips: give at least one clip")
