@@ -56,10 +56,10 @@ def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: str | None = None, **options: Any) -> Var:
-    """Convolve along the last axis (principles 1 and 2): (B, C, 1, S) → (B, O, 1, S'). By default, there is no padding.
+    """Convolve along the last axis: (B, C, 1, S) → (B, O, 1, S'). By default, there is no padding.
 
     Args:
-        s: Style of the graph.
+        s: Precision of the graph.
         x: Input, (B, C, 1, S).
         weight: Weight, (O, C, 1, k) float32.
         bias: Bias, (O,) float32, or ``None``.
@@ -83,7 +83,7 @@ def rename(x: Var, name: str) -> None:
 
 
 def linear(s: Style, x: Var, layer: nn.Module, name: str | None = None, scale: float = 1.0) -> Var:
-    """Apply a linear layer, or a convolution with one tap, and multiply its output by ``scale`` (see principle 2)."""
+    """Apply a linear layer, or a convolution with one tap, as a convolution. Multiply its output by ``scale``."""
     weight, bias = kernel(layer)
     return conv(s, x, weight * scale, None if bias is None else bias * scale, name)
 
@@ -114,7 +114,7 @@ def scaled(s: Style, x: Var, factor: float) -> Var:
 
 
 def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, scale: float = 1.0) -> Var:
-    """Normalise over channels: (B, C, 1, S) → (B, C, 1, S). ``scale`` is the scale of ``x`` (principles 4 and 7).
+    """Normalise over channels: (B, C, 1, S) → (B, C, 1, S). The caller has multiplied x by ``scale``.
 
     In fp16, a scaled eps of 1e-8 becomes 0. An eps of 0 is more exact than fp16's smallest number would be: the SNR is
     70 dB instead of 55 dB at a variance of 0.016, and 83 dB instead of 80 dB at a variance of 0.3. But with an eps of
@@ -135,7 +135,7 @@ def key_mask(s: Style, inside: Var) -> Var:
     """Compute a mask to add to attention scores: 0 for keys in the sequence, −1e4 for keys in the padding.
 
     Args:
-        s: Style of the graph.
+        s: Precision of the graph.
         inside: Tensor (1, 1, 1, S) that is 1 in the sequence and 0 in the padding.
     """
     return mb.mul(x=mb.sub(x=inside, y=s.dtype(1)), y=s.dtype(-MASKED))
@@ -180,16 +180,16 @@ def group_norm(
 ) -> Var:
     """Normalise groups of channels over the positions of the sequence: (B, C, 1, S) → (B, C, 1, S).
 
-    All intermediate tensors have four axes (principle 1). Every group is divided by its largest value before it is
-    squared. Otherwise, the squares of a scaled residual stream would be subnormal in fp16, and an M1 replaces subnormal
-    numbers by 0.
+    All intermediate tensors have four axes, as the Neural Engine needs. Every group is divided by its largest value
+    before it is squared. Otherwise, the squares of a scaled residual stream would be subnormal in fp16, and an M1
+    replaces subnormal numbers by 0.
 
     Args:
-        s: Style of the graph.
+        s: Precision of the graph.
         x: Input, (B, C, 1, S).
         layer: Layer of the PyTorch network.
         padding: Padding of ``x``. ``None`` means that ``x`` has no padding.
-        scale: Scale of ``x`` (principle 7).
+        scale: Factor by which the caller has multiplied ``x``.
         modulation: Pair (scale, shift), each (1, C, 1, 1). The output is multiplied by 1 + scale, then shift is added.
     """
     B, C, _, S = x.shape
@@ -224,7 +224,7 @@ def group_norm(
 
 
 def split_heads(x: Var, heads: int) -> Var:
-    """Reshape (B, C, 1, S) → (B, heads, C / heads, S). The last axis does not change (principle 3)."""
+    """Reshape (B, C, 1, S) → (B, heads, C / heads, S). The last axis does not change, so nothing is copied."""
     B, C, _, S = x.shape
     return mb.reshape(x=x, shape=(B, heads, C // heads, S))
 
@@ -250,10 +250,10 @@ class LayerPool:
 
 
 def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None = None) -> Var:
-    """Let the columns of a call attend to a pool of slots and to each other (principles 5 and 6).
+    """Let the columns of a call attend to the kv-cache (``pool``) and to each other, as the mask allows.
 
     Args:
-        s: Style of the graph.
+        s: Precision of the graph.
         q, k, v: Queries, keys and values of the columns, (B, C, 1, S). The channels of a head are adjacent. q is
             already divided by √width, where width is the width of a head.
         heads: Number of heads.

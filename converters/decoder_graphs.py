@@ -69,10 +69,11 @@ class DecoderGraphBuilder:
 
     Attributes:
         shape: Shape of the decoder.
-        body: Function that builds the decoder. It takes the style, x, mask, pools, and further inputs by name, and
-            returns the outputs by name. Two of the outputs are new_keys and new_values (layers, heads, width, columns).
-            x (1, D, 1, columns) holds embeddings, multiplied by the scale of the residual stream. The mask (1, 1,
-            columns, slots + columns) has a row for each column, with 0 where the column attends and −1e4 elsewhere.
+        body: Function that builds the decoder. It takes the precision, x, mask, pools (the kv-cache), and further
+            inputs by name, and returns the outputs by name. Two of the outputs are new_keys and new_values (layers,
+            heads, width, columns). x (1, D, 1, columns) holds embeddings, multiplied by the scale of the residual
+            stream. The mask (1, 1, columns, slots + columns) has a row for each column, with 0 where the column attends
+            and −1e4 elsewhere.
         inputs: Shapes of the further inputs of every graph, by name.
     """
 

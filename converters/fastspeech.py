@@ -174,9 +174,10 @@ def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: n
 
 
 def probed_length(model: Bundle, bucket: int) -> int:
-    """Return the length of a test input: a little less than the bucket, so that the probe also tests the padding.
+    """Return the length of a test input.
 
-    If padding changes the result, as in NVIDIA's class, return the whole bucket.
+    It is a little less than ``bucket``, the function's length, to test padding too. If padding changes the result, as
+    in NVIDIA's class, return ``bucket`` itself.
     """
     config = model.config("fastspeech")
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)
@@ -274,7 +275,7 @@ WHOLE = {
 
 
 def published(path: str) -> str:
-    """Return NVIDIA's name for the output of a module, or "" (``ConvertibleModel.published``)."""
+    """Return NVIDIA's name for the output of a module, or "" if there is none (see ``ConvertibleModel.published``)."""
     layer = re.fullmatch(r"(\w+_side\.layer_stack\.\d+)(?:\.(slf_attn|pos_ffn)\.(\w+))?", path)
     if not layer:
         return WHOLE.get(path, "")

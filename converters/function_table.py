@@ -107,15 +107,15 @@ class Function:
         kind: Name of the kind.
         network: Name of the network.
         probe: Python function that calls the package's function with test inputs.
-        coreml: Python function that builds the Core ML graphs, one per bucket. ``None`` means that Core ML packages do
-            not contain this kind.
+        coreml: Python function that builds the Core ML graphs, one per set of lengths. ``None`` means that Core ML
+            packages do not contain this kind.
         onnx: Python function that builds the ONNX graph from the PyTorch network and its dtype. ``None`` means that
             ONNX packages do not contain this kind.
         bucket: Lengths of the Core ML graphs, for which --buckets uses the name of the kind. ``None`` means that the
             lengths of other kinds apply.
         onnx_lengths: Lengths of the test inputs of the ONNX graph. They differ from the lengths with which the graph
             was traced.
-        calls: Other kinds of functions that the probe calls.
+        calls: Other kinds of functions that ``probe`` calls.
         outputs: For each output, the path of the module in the PyTorch network that returns the same value. "" means
             the network itself.
         thresholds: Thresholds by precision. They replace ``THRESHOLDS``.

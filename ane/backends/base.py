@@ -36,7 +36,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class RowLimit:
-    """The longest row that a stage can compute. A row is one sequence of a batch.
+    """The longest row (sequence of a batch) that a stage (network call) can compute.
 
     Attributes:
         most: Largest number of positions that the stage computes in one call. ``None`` means any number.
@@ -86,7 +86,7 @@ class Stage:
 
     @property
     def unit(self) -> str:
-        """The name that a bucket uses for the length of a row, such as "frames"."""
+        """The unit in which the package's functions count the length of a row, such as "frames"."""
         return getattr(self.packaged, "unit", "frames")
 
 
@@ -154,7 +154,7 @@ class ModelStages:
 
 
 class Backend(ABC):
-    """Runs the stages of one model on an engine.
+    """Runs the stages (network calls) of one model on an engine such as PyTorch or Core ML.
 
     A method raises NotImplementedError if the engine cannot do what the method promises, or if the model lacks the
     network that the method runs.
@@ -165,9 +165,9 @@ class Backend(ABC):
             call. 0 means one utterance per call.
         fixed_thread_count: Whether every network always uses the same number of threads, even when other programs keep
             the machine busy. Then the sound always has the same bytes.
-        any_thread: Whether several threads may call the backend at once.
-        calls_at_once: Number of calls that you may make at once for one text, each on a thread of its own. The outputs
-            have the same bits as without other calls.
+        any_thread: Whether several threads may call the backend at the same time.
+        calls_at_once: Number of calls that you may make in parallel for one text, each on a separate thread. The
+            outputs have the same bits as without other calls.
         blocks_python: Whether no other thread of this process can run Python during a network call. Predictions by
             coremltools block Python in this way.
         returns_attention: Whether ``align`` and ``prefix_attention`` work.
@@ -185,18 +185,18 @@ class Backend(ABC):
 
     @abstractmethod
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        """Run a stage that the model declares in ``ModelStages.calls``, and return its output."""
+        """Make a network call (a stage) that the model declares in ``ModelStages.calls``, and return its output."""
 
     def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
         """Call ``run`` for the inputs of each call in ``calls``, and yield the outputs in order.
 
-        A backend may make several of these calls at once if that is faster.
+        A backend may make several of these calls in parallel if that is faster.
         """
         for inputs in calls:
             yield self.run(stage, **inputs)
 
     def row_limit(self, stage: str) -> RowLimit:
-        """Return the longest row that a stage takes.
+        """Return the longest row (sequence of a batch) that a stage (network call) takes.
 
         ``ane.backends.rows`` and ``ane.backends.windows`` divide longer rows.
         """
@@ -210,7 +210,7 @@ class Backend(ABC):
         """Create a decoder with an empty cache.
 
         Args:
-            lanes: Number of lanes (sequences that the decoder continues at once).
+            lanes: Number of lanes (sequences that the decoder continues together).
             capacity: Number of positions that each lane can hold after its prefix.
             prefixes: Number of prefixes that the decoder can store. Each lane continues one of them.
             max_prefix_length: Largest number of positions in a prefix. ``None`` means any length, and is allowed only

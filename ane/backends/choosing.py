@@ -125,7 +125,8 @@ class EngineOptions(TensorRTOptions):
         compute_units: Compute units for all networks on Core ML, such as "CPU_AND_NE". ``None`` means the units that
             the bundle names.
         shared: Whether requests from several users share the engine. If so, every network uses a fixed number of
-            threads and each text makes one call at a time, so that other requests do not change a request's bytes.
+            threads, and a text never makes two calls in parallel, so that other requests do not change a request's
+            bytes.
     """
 
     precision: str = "auto"

@@ -111,7 +111,7 @@ class Decoder(ABC):
         return False
 
     def copy_lanes(self, sources: np.ndarray, length: int) -> None:
-        """Copy the first ``length`` own positions of lane ``sources[i]`` to lane i, for all i at once.
+        """Copy the first ``length`` own positions of lane ``sources[i]`` to lane i, for all i together.
 
         Args:
             sources: For each of the first n lanes, the index of the lane to copy from, (n,) int64. The copy does not

@@ -24,7 +24,7 @@ def smallest_fitting(functions: Sequence[FixedFunction], what: str, **lengths: i
     Args:
         functions: Functions to choose from, at least one.
         what: Subject of the error message, such as "the text" or "the clip".
-        lengths: Lengths that the caller needs, by the names that buckets use for them.
+        lengths: Lengths that the caller needs, by the names in the functions' ``bucket``.
 
     Raises:
         UserError: No bucket is large enough.
@@ -50,7 +50,7 @@ def pad_last_axis(array: np.ndarray, length: int, value: float = 0.0) -> np.ndar
 
 
 def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
-    """Return the mask inputs for a sequence of ``length`` positions in a bucket, (1, 1, 1, bucket) float32 each.
+    """Return the mask inputs for ``length`` positions that are padded to ``bucket``, both (1, 1, 1, bucket) float32.
 
     ``inside`` is 1 inside the sequence and 0 in the padding. ``mean_weight`` is ``inside`` / ``length``. A sum with
     these weights is a mean over the sequence.
@@ -68,7 +68,7 @@ class Rows:
     row. A call raises UserError if a row fits no bucket.
 
     Attributes:
-        unit: Name that buckets use for the length of a row.
+        unit: Unit in which functions count the length of a row.
         outputs: Names of the function's outputs. They are concatenated along the channels.
         tables: State dict keys of the embedding tables for ids. An id's vectors from all tables are concatenated along
             the channels.
@@ -105,8 +105,8 @@ class Exact:
 
     Attributes:
         output: Name of the function's output, (1, C', 1, N').
-        unit: Name that buckets use for the length. "" means that all rows have the same length.
-        per: Number of input columns for each unit of the bucket's length.
+        unit: Unit in which functions count the length of a row. "" means that all rows have the same length.
+        per: Number of input columns per unit of a function's length.
         sequence: Whether the stage returns all columns, (B, N', C'). If not, it returns the first column, (B, C').
     """
 

@@ -51,7 +51,7 @@ class BenchRow:
 
     Attributes:
         competitor: Engine that was measured, with its device and precision, such as "torch:cpu int8".
-        what: Name of the work that was measured, such as a function, a stage or "sentence".
+        what: Name of the work that was measured, such as a function, a phase or "sentence".
         unit: Unit of ``value``.
         settings: Sizes and options of the work. Rows are compared if they have the same ``what`` and ``settings``.
         value: Readings. ``None`` means that nothing was measured.

@@ -60,11 +60,10 @@ def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
     Only the first process has to compile. All figures except first_start_to_end_s are therefore from the second
     process. The value of the row is the seconds of work per second of speech. The figures are:
 
-    - first_audio_s: Seconds from the text to the first sound, for a stream whose networks are loaded.
-    - start_to_end_s: Seconds from the start of the second process to the end of its first speech.
-    - first_start_to_end_s: Seconds from the start of the first process to the end of its speech.
-    - audio_s: Seconds of speech.
-    - STAGE_s: Seconds of work in the stage called STAGE.
+    - first_audio_s: Seconds from the text to the first sound, for a stream whose networks are loaded. - start_to_end_s:
+    Seconds from the start of the second process to the end of its first speech. - first_start_to_end_s: Seconds from
+    the start of the first process to the end of its speech. - audio_s: Seconds of speech. - STAGE_s: Seconds of work in
+    the phase called STAGE.
     """
     row = BenchRow(
         str(model.tuning), "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset}

@@ -25,7 +25,7 @@ NarrationProgress = Callable[[int, int, float | None], None]
 
 
 class Narration:
-    """One process's run of a job. It leases chunks, stores their sounds, and reports progress."""
+    """The work of one process on a job. It reserves chunks, stores their sounds, and reports progress."""
 
     def __init__(
         self, store: JobStore, plan: BookPlan, progress: NarrationProgress, clock: Callable[[], float] = time.monotonic
@@ -35,7 +35,10 @@ class Narration:
         self._began = clock()
 
     def chunks(self) -> Iterator[StoredChunk | None]:
-        """Lease and yield the chunks that have no sound. Yield ``None`` while other processes speak the last chunks."""
+        """Reserve and yield the chunks that have no sound.
+
+        Yield ``None`` while other processes speak the last chunks.
+        """
         while True:
             claimed = self.store.claim(self.plan.digest)
             if claimed is None:

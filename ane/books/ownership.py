@@ -52,7 +52,7 @@ class FileOwnership:
         raise UserError(f"{path} exists, and this job did not write it: {advice}")
 
     def publish(self, file: Path, path: Path) -> None:
-        """Rename a complete file to ``path``, unless there is a file at ``path`` that this job does not own.
+        """Rename a complete file to ``path``, unless there is a file at ``path`` that this job did not write.
 
         The job records a hash of the new content before the rename. If the process is killed before the rename,
         ``path`` still has the old content, whose hash the job has recorded too.

@@ -100,7 +100,9 @@ def norms_of(store: JobStore) -> BookNorms:
 def chunks_to_check(
     store: JobStore, plan: BookPlan, checker: BookChecker, progress: CheckProgress
 ) -> Iterator[StoredChunk | None]:
-    """Lease and yield the chunks that were not judged yet. Yield ``None`` while other processes judge the last chunks.
+    """Reserve and yield the chunks that nobody has judged yet.
+
+    Yield ``None`` while other processes judge the last chunks.
 
     Raises:
         UserError: Another process discarded spoken chunks, or changed the plan.

@@ -41,7 +41,9 @@ CHUNKS = (
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk, and the facts that the job stores about its sound. Only the process that leased the chunk may speak it.
+    """A chunk, and the facts that the job stores about its sound.
+
+    Only the process that holds the chunk's lease (reservation) may speak it.
 
     Attributes:
         take: Number of times that the chunk's sound was discarded so that the chunk could be spoken again.
@@ -67,7 +69,7 @@ class StoredChunk:
 
 
 class JobStore(JobDatabase):
-    """A job: its plan, its sounds, and the leases of the processes that are working on it."""
+    """A job: its plan, its sounds, and its leases, with which processes reserve the chunks on which they work."""
 
     _wanted_seed: int | None = None
     _lock = -1  # file descriptor of the lock on writing the output
@@ -262,7 +264,10 @@ class JobStore(JobDatabase):
 
     @contextmanager
     def output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Run a transaction if this process has the lease on the output. Raises UserError if it has lost the lease."""
+        """Run a transaction if this process still holds the lease on the output.
+
+        Raises UserError if it lost the lease.
+        """
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
                 raise UserError(
@@ -300,7 +305,7 @@ class JobStore(JobDatabase):
         words: Sequence[SpokenWord] = (),
         signals: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Store the sound of a leased chunk. Store nothing and return False if this process has lost the lease.
+        """Store the sound of a chunk that this process reserved. If the lease was lost, store nothing and return False.
 
         Args:
             audio: The sound, (S,) float32 from -1 to 1.
@@ -386,12 +391,12 @@ class JobStore(JobDatabase):
             )
 
     def renew(self) -> None:
-        """Extend the leases of this process."""
+        """Extend the time of all leases (reservations) of this process."""
         with self._transaction() as run:
             run("UPDATE leases SET expires = ? WHERE owner = ?", (self.clock() + LEASE, self.owner))
 
     def release(self) -> None:
-        """Give up the leases of this process."""
+        """Give up all leases (reservations) of this process."""
         with self._transaction() as run:
             run("DELETE FROM leases WHERE owner = ?", (self.owner,))
         self._unlock()
@@ -403,7 +408,9 @@ class JobStore(JobDatabase):
         return other
 
     def _claim(self, plan: str, condition: str, *values: str) -> StoredChunk | None:
-        """Lease the first chunk that meets a condition and is not leased. Return ``None`` if there is no such chunk.
+        """Reserve the first chunk that meets a condition and is not reserved.
+
+        Return ``None`` if there is no such chunk.
 
         Args:
             plan: Digest of the plan that this process is working on.
@@ -434,7 +441,7 @@ class JobStore(JobDatabase):
         )
 
     def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
-        """Delete leases that have expired, and leases of processes on this machine that have ended."""
+        """Delete leases (reservations) that have expired, and leases of processes on this machine that have ended."""
         run("DELETE FROM leases WHERE expires < ?", (self.clock(),))
         for key, pid in run("SELECT key, pid FROM leases WHERE host = ?", (self.host,)).fetchall():
             if not is_running(pid):

@@ -330,7 +330,7 @@ def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _refusal(path: Path, message: str) -> str:
-    """Return our one-line message for a file that torch refuses.
+    """Return a one-line message for a file that torch refuses to load.
 
     Torch's own message would tell users how to run the code in the file.
     """

@@ -199,7 +199,10 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
 
 
 def measure_functions(run: BenchRun) -> None:
-    """Measure every function of every package under every tuning. Each tuning has its own process."""
+    """Measure every function of every package under every tuning.
+
+    Each tuning (engine with settings) is measured in a separate process.
+    """
     from ane.backends import PACKAGED
     from ane.bench.sessions import function_rows
 

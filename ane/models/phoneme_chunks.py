@@ -73,7 +73,7 @@ def split_into_phonemes(
     pause: Callable[[str], float] = lambda text: 0.0,
     british: bool = False,
 ) -> list[PhonemeChunk]:
-    """Split passages into chunks of at most ``most`` ids.
+    """Split passages (stretches of text with one voice) into chunks of at most ``most`` phoneme ids.
 
     Args:
         passages: Passages of a text.

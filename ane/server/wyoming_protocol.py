@@ -70,7 +70,7 @@ class LimitedReader:
 
 
 class WyomingServer:
-    """A server for the Wyoming protocol, which has its own port."""
+    """A server for the Wyoming protocol, on a separate port."""
 
     def __init__(self, service: Service, connections: Connections):
         self.service, self._connections = service, connections

@@ -55,7 +55,10 @@ class TextUsage:
     spelled: int = 0
 
     def add(self, sent: str, passages: Iterable[Passage]) -> None:
-        """Count a text and its passages. Raises UserError if all texts together exceed a limit."""
+        """Count the characters of a text, and the silence of its passages.
+
+        Raises UserError if all texts together exceed a limit.
+        """
         self.sent += len(sent)
         for passage in passages:
             self.silence += passage.silence

@@ -52,7 +52,7 @@ def cue_of(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Cue:
 
 
 def lines_of(words: Sequence[SpokenWord]) -> list[str]:
-    """Break words into lines of at most ``LINE`` characters. A word that is longer than that gets its own line."""
+    """Break words into lines of at most ``LINE`` characters. A longer word gets a separate line."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word.word) <= LINE:

@@ -90,7 +90,7 @@ class CoreMLGraph:
     """One function of a package.
 
     Attributes:
-        kind: Name of the computation. Functions of the same kind differ only in their bucket.
+        kind: Name of the computation. Functions of the same kind differ only in their fixed lengths (``bucket``).
         bucket: Fixed lengths of the function, by name ("columns", "slots", "frames", …).
         inputs: Shapes of the inputs, by name. Their type is the precision of the style.
         body: Python function that builds the computation. It takes the style, and the inputs and states by keyword, and

@@ -51,7 +51,7 @@ def reference_backend(model: Bundle, keep: bool = False) -> TorchBackend:
 def measure_parity(
     model: Bundle, package: PackageRecord, bundle: Path, progress: Callable[[str], None] = lambda function: None
 ) -> dict[str, FunctionRecord]:
-    """Measure the parity of every function in a package, and write golden cases into a Core ML package.
+    """Measure how exactly every function in a package computes. Write golden cases (tests) into a Core ML package.
 
     Args:
         model: The model with the PyTorch networks.
@@ -105,7 +105,7 @@ def _interpreted(
     engines: Mapping[str, MilRuntime],
     reference: Backend,
 ) -> tuple[dict[str, float], GoldenCase | None]:
-    """Run the probe of a Core ML function on the interpreter, once for each arithmetic.
+    """Run the test inputs of a Core ML function (its probe) on the interpreter, once for each arithmetic.
 
     Returns:
         The signal-to-noise ratio in dB by arithmetic, and the golden case. The golden case is ``None`` if the probe did
@@ -138,7 +138,7 @@ def row_of(package: PackageRecord, name: str) -> Function:
 
 
 def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str) -> list[np.ndarray]:
-    """Run a function's probe on a backend, and return the outputs. The probe's random inputs are always the same."""
+    """Call a function with its test inputs (its probe) on a backend, and return the outputs."""
     row = row_of(package, name)
     bucket = row.onnx_lengths if package.format == "onnx" else package.functions[name].bucket
     return row.probe(backend, model, bucket, np.random.default_rng(0))

@@ -59,8 +59,8 @@ class FunctionCheck:
         slack: dB by which the function may be below ``recorded``.
         recorded: dB that the function had at conversion, with the same arithmetic. ``None`` means that no such figure
             is recorded.
-        snr: Signal-to-noise ratio, in dB, of the outputs of the function's probe. ``None`` means that the function
-            could not run.
+        snr: Signal-to-noise ratio, in dB, of the function's outputs for its test inputs. ``None`` means that the
+            function could not run.
         error: Largest absolute difference of these outputs. ``None`` means that the function could not run.
         problem: Reason why the function could not run, or why ``values`` is empty. Otherwise "".
         values: Values inside the function, each compared with the output of a PyTorch module, in program order.
@@ -153,7 +153,7 @@ class Runner(ABC):
         return check
 
     def recorded(self, function: FunctionRecord) -> float | None:
-        """Return the SNR in dB that the conversion recorded for a function in this runner's arithmetic, or ``None``.
+        """Return the SNR in dB that the conversion recorded for a function in this engine's arithmetic, or ``None``.
 
         For an fp32 function, the conversion records only the SNR in fp32 arithmetic. Return this SNR for such a
         function.
@@ -276,7 +276,7 @@ class OnnxRunner(Runner):
 
 
 def runner_named(name: str, compute_units: str | None = None) -> Runner:
-    """Create the runner that --against of `ane verify` names.
+    """Create the runner (engine) that --against of `ane verify` names.
 
     Raises:
         UserError: ``compute_units`` is given for another engine than Core ML, Core ML is requested on another system

@@ -26,7 +26,7 @@ def attention_block(
     name: str | None = None,
     columns: int | None = None,
 ) -> Var:
-    """Apply an attention block to x (B, C, 1, S), which is already multiplied by ``scale`` (principle 7).
+    """Apply an attention block to x (B, C, 1, S), which is already multiplied by ``scale``.
 
     If ``columns`` is given, the block computes only the first ``columns`` columns of its output. An attention with a
     relative bias does not support this argument.
@@ -49,7 +49,7 @@ def attention_block(
 def relative_attention(
     s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias, mask: Var | None
 ) -> Var:
-    """Attend with a bias that depends on the distance between query and key (principle 5 of ``converters.blocks``).
+    """Attend with a bias that depends on the distance between query and key , without fused attention.
 
     The queries are handled in blocks, and the heads in groups. The full bias (heads, S, S) would take 150 MB per layer
     at S = 2176. But beyond ``BIAS_REACH``, the bias of a head is one constant before the query and another constant
@@ -58,7 +58,7 @@ def relative_attention(
     2·BIAS_REACH), which all blocks share.
 
     Args:
-        s: Style of the graph.
+        s: Precision of the graph.
         q, k, v: Queries, keys and values, (B, C, 1, S). q and k are already multiplied by width^−¼ each.
         heads: Number of heads.
         bias: Bias of the PyTorch layer.

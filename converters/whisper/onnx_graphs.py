@@ -55,7 +55,10 @@ def _step_prefixes(
     memory_rows: Tensor,
     *caches: list[Tensor],
 ) -> tuple[Tensor, ...]:
-    """Compute a decoder step whose lanes belong to several windows. Each window has its own prefix."""
+    """Compute a decoder step whose lanes belong to several windows.
+
+    Each window (stretch of audio) has a separate prefix.
+    """
     *caches_of_lanes, keys, values = caches
     return graph.decoder_step(
         network,

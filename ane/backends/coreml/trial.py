@@ -52,7 +52,8 @@ class CoreMLTrial:
 
     Args:
         limit: Seconds that an answer may take.
-        golden_cases: Whether to run golden cases. Pass ``False`` to examine a function that fails its golden case.
+        golden_cases: Whether to run golden cases, which are stored inputs with their expected outputs. Pass ``False``
+            to examine a function that fails its golden case.
     """
 
     command: str | Sequence[str] = "ane.backends.coreml.trial"
@@ -68,7 +69,7 @@ class CoreMLTrial:
     def load(
         self, compiled: Path, name: str, compute_units: str, package: Path, function: str, inputs: Mapping[str, Inputs]
     ) -> float:
-        """Load a function in the child, and run its golden case.
+        """Load a function in the child process, and run its golden case (a stored test).
 
         Args:
             compiled: Path of the compiled model.
@@ -139,7 +140,7 @@ def _try_function(
     inputs: Mapping[str, Inputs],
     golden_cases: bool,
 ) -> float:
-    """Load a function, run its golden case, and return the median seconds of a call.
+    """Load a function, run its golden case (a stored test), and return the median seconds of a call.
 
     Raises:
         RuntimeError: Core ML fails, or the outputs are wrong.

@@ -38,8 +38,8 @@ class OnnxBackend(PackagedEngine):
         machine: Machine for which TensorRT builds engines. ``None`` means this machine.
         options: Options with which TensorRT builds engines.
         unpublished: Packages to use instead of those in the model's bundle.
-        calls: Number of calls that you may make at once for one text, from any threads. ``None`` means that only one
-            thread may call the backend.
+        calls: Number of calls that you may make in parallel for one text, from any threads. ``None`` means that only
+            one thread may call the backend.
 
     Raises:
         UserError: The bundle has no ONNX packages, or no package of this precision.

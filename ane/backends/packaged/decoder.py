@@ -119,7 +119,7 @@ class PackagedDecoder(Decoder):
         return np.concatenate(hidden), np.concatenate(logits)
 
     def _make_pools(self) -> list[SlotPool]:
-        """Create pools that compute all lanes in as few calls as possible, and then with as few columns as possible."""
+        """Divide the lanes among pools, so that a step takes as few calls, and then as few columns, as possible."""
         by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # functions that differ only in their slots
         for step in self.steps:
             by_shape.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
@@ -161,7 +161,7 @@ class PackagedDecoder(Decoder):
             smaller = function.bucket["slots"]
 
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
-        """Return the number of lanes for which a pool of these functions has enough columns and slots."""
+        """Return for how many lanes these functions have enough columns, and enough slots (cache positions)."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
         if functions[0].kind == "state":  # the function "store" fills a whole block of slots
             block = self._store_of(functions[0]).bucket["columns"]

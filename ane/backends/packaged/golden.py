@@ -55,7 +55,7 @@ class GoldenCase:
 
     @classmethod
     def read(cls, package: Path, function: str, declared: Mapping[str, Inputs]) -> "GoldenCase | None":
-        """Read a function's golden case from its package.
+        """Read a function's golden case (a stored test) from the package.
 
         Args:
             package: Folder of the package.

@@ -125,7 +125,10 @@ class SlotPool(ABC):
 
     @abstractmethod
     def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
-        """Store a prefix, whose keys and values are known, in free slots. These slots then belong to ``owner``."""
+        """Store a prefix, whose keys and values are known, in free slots of the kv-cache.
+
+        Mark these slots with ``owner``.
+        """
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Compute a prefix, with as many columns per call as possible, and store it.
@@ -153,7 +156,7 @@ class SlotPool(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append T columns to each of n lanes of this pool, from ``first_lane`` on.
+        """Append T columns to each of n lanes of this pool, beginning with lane ``first_lane``.
 
         Args:
             columns: Columns (n, T, D).
@@ -240,7 +243,7 @@ class SlotPool(ABC):
         return owner
 
     def free_prefixes(self) -> bool:
-        """Return whether the pool has room for another prefix without dropping one that the decoder still stores."""
+        """Return whether another prefix fits into the pool without dropping a prefix that the decoder still stores."""
         current = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
         return current < min(self.lanes, self.settings.prefixes)
 
@@ -308,7 +311,10 @@ class CacheArrays:
 
 
 class HostPool(SlotPool):
-    """A pool whose keys and values are NumPy arrays on the host. Each call passes the slots in use to the function."""
+    """A ``SlotPool`` whose keys and values are NumPy arrays on the host.
+
+    Each call passes the slots in use to the function.
+    """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings):
         super().__init__(functions, lanes, settings)
@@ -342,7 +348,7 @@ class HostPool(SlotPool):
 
 
 class StatePool(SlotPool):
-    """A pool whose keys and values are in a Core ML state.
+    """A ``SlotPool`` whose keys and values are in a Core ML state.
 
     All functions share the state. Each function was built for a number of slots, and reads that many slots from the
     beginning of the state.
@@ -435,7 +441,7 @@ class StatePool(SlotPool):
         self.owner[begin : begin + count], self.position[begin : begin + count] = owners, positions
 
     def _compact(self) -> None:
-        """Move all slots in use to the front of the state."""
+        """Move all slots (cache positions) in use to the front of the state."""
         live = np.flatnonzero(self.owner[: self.slots] != FREE)
         # read keys and values one after another, because Core ML copies each as float32 (1 GB for the official weights)
         arrays = [

@@ -89,7 +89,7 @@ def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDev
 
 
 def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None = None) -> bool:
-    """Return whether the functions of all networks can stay loaded at once.
+    """Return whether the functions of all networks can stay loaded together.
 
     Every loaded function takes memory for its weights, even if functions share weights in the package
     (apple/coremltools#2351). The estimate is ``LOADED_FUNCTIONS`` times the weights of every package. It may be at most

@@ -20,7 +20,7 @@ from ane.models.vocoders.segments import hifigan_sounds
 
 
 def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Run the mel stage on a package. Backends call this as ``Stage.packaged``.
+    """Compute the mel on a package. Backends call this as ``Stage.packaged``.
 
     Raises:
         UserError: A row is longer than the package's longest function.

@@ -29,7 +29,7 @@ NO_VOCODER = (
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk after the text stage: its states, (T, C) float32, and each symbol's number of frames, (T,) int64."""
+    """A chunk with its states, (T, C) float32, and each symbol's number of frames, (T,) int64."""
 
     chunk: SymbolChunk
     states: np.ndarray
@@ -119,9 +119,9 @@ class FastSpeechSynthesizer(Speaker):
     def encode(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float, context: SpeechContext
     ) -> list[EncodedChunk]:
-        """Run the text stage on chunks.
+        """Run the first half of the network on chunks.
 
-        If a chunk has too many frames, the method splits it and encodes the parts again.
+        If a chunk has too many frames, the method splits the chunk and encodes the parts again.
 
         Raises:
             UserError: A single word takes more frames than one pass can have.
@@ -156,7 +156,7 @@ class FastSpeechSynthesizer(Speaker):
     def encode_batch(
         self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float
     ) -> list[EncodedChunk]:
-        """Run the text stage once on all these chunks, padded to the length of the longest chunk."""
+        """Run the first half of the network once on all these chunks, padded to the length of the longest chunk."""
         lengths = np.array([len(chunk.ids) for chunk in chunks])
         ids = np.zeros((len(chunks), lengths.max()), np.int64)
         for row, chunk in zip(ids, chunks, strict=True):
@@ -187,7 +187,10 @@ class FastSpeechSynthesizer(Speaker):
                 yield mel[:, : part.frames]
 
     def decode_batch(self, parts: Sequence[EncodedChunk]) -> np.ndarray:
-        """Run the mel stage once. Returns mels (B, M, L), where L is the number of frames of the longest chunk."""
+        """Run the second half of the network, which computes mels, once.
+
+        Returns mels (B, M, L), where L is the number of frames of the longest chunk.
+        """
         symbols, frames = max(len(part.repeats) for part in parts), np.array([part.frames for part in parts])
         states = np.zeros((len(parts), symbols, parts[0].states.shape[1]), np.float32)
         counts = np.zeros((len(parts), symbols), np.int64)

@@ -35,7 +35,7 @@ class HibariConfig(Config):
 
 
 def margins(config: HibariConfig) -> dict[str, int]:
-    """Return for each stage how many positions before and after a position an output depends on."""
+    """Return, for each stage (network call), on how many positions before and after a position an output depends."""
     return {"prosody": FRAME_KERNEL // 2 * sum(PROSODY_DILATIONS), "spectra": frame_margin(config.decoder_layers)}
 
 

@@ -168,7 +168,7 @@ def checked_weights(model: ModelProto, path: Path) -> dict[str, np.ndarray]:
 
 
 def int8_weights(graph: GraphProto) -> dict[str, np.ndarray]:
-    """Return the state dict of a published graph.
+    """Return the state dict of an int8 ONNX graph that hibari's author published.
 
     An int8 weight KEY, (O, I), has its scale under KEY.scale, (1,) or (O,) float32. The graph multiplies the result of
     MatMulInteger by the scales, and adds the bias. Every bias has its key as its name.

@@ -84,7 +84,7 @@ def cuts_of(graph: GraphProto) -> list[Cut]:
 
 
 def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Path]:
-    """Write a graph for each stage, and check that it computes what the published graph computes.
+    """Write a graph for each stage (part of the published graph), and check that the stages compute the same values.
 
     Args:
         published: The published graph of a voice.
@@ -115,7 +115,10 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
 
 
 def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> None:
-    """Run the published graph and the stages on ``PROBE``. Raises ValueError if their numbers differ too much."""
+    """Run the published graph, and the stages (its parts), on ``PROBE``.
+
+    Raises ValueError if their numbers differ too much.
+    """
     whole = ModelProto()
     whole.CopyFrom(published)
     stated = {one.name for one in whole.graph.output}

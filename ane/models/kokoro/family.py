@@ -102,7 +102,7 @@ def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]
 
 
 def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path]:
-    """Find the folder, the graph and the voices of a published model.
+    """Find the folder, the ONNX graph and the voices of a Kokoro model.
 
     Raises:
         UserError: The graph or the voices are missing, or several files may be the graph.

@@ -75,11 +75,11 @@ class StyleSpeaker(Speaker):
         return 0.0
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> str:
-        """Look up the request's voice. Returns the name of its table."""
+        """Look up the request's voice. Returns the name of the voice's table."""
         return self.styles.resolve(request.voice)
 
     def voice_of_passage(self, passage: Passage, request: SpeechRequest, context: SpeechContext) -> str:
-        """Look up the voice of a passage. Returns the name of its table."""
+        """Look up the voice of a passage (a stretch of text with one voice). Returns the name of the voice's table."""
         return self.named_voice(passage.voice, request, context) if passage.voice else self.voice_of(request, context)
 
     def facts(self, request: SpeechRequest, voice: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ INPUT = "the text"  # subject of the message that an input is too long for every
 class PackagedDenoiser(Denoiser):
     """Denoises one utterance with functions that ``converters.tortoise.diffusion_decoder`` made.
 
-    Each function takes inputs of one fixed length, its bucket. The denoiser uses the function with the smallest bucket
-    that the utterance fits into. It pads the inputs that are equal in all denoising steps only once.
+    Each function takes inputs of one fixed length. The denoiser uses the smallest function into which the utterance
+    fits. It pads the inputs that are equal in all denoising steps only once.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PackagedDenoiser(Denoiser):
             length: Number of mel frames.
 
         Raises:
-            UserError: No bucket is large enough.
+            UserError: The utterance is too long for every function.
         """
         self.length = length
         self._denoise = denoise
