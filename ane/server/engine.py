@@ -107,7 +107,6 @@ class Engine:
         wait(list(self._running), seconds)
         self._watch.join(seconds)
         self._pool.shutdown(wait=False)
-        self.turns.close()
         return not self.alive
 
     def _watch_jobs(self) -> None:

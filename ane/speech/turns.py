@@ -9,7 +9,6 @@ other threads run.
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -49,7 +48,6 @@ class Turns:
         self._free, self._members = calls, 0
         self._lock, self._numbers = threading.Lock(), count()
         self._waiting: list[WaitingThread] = []
-        self._wide: ThreadPoolExecutor | None = None
         self._all_threads = threading.Lock()
 
     @property
@@ -99,47 +97,29 @@ class Turns:
     def wide(self, call: Callable[[], Result]) -> Result:
         """Run a function on as many CPU threads as are free, and return its result.
 
-        The rounding of the function must not depend on the number of CPU threads. If no other thread holds a turn or
-        waits for one, the function gets all CPU threads. The function runs on a separate thread, because the calling
-        thread must keep its number of CPU threads.
+        If no other thread holds a turn or waits for one, the function gets all CPU threads. Its rounding must not
+        depend on the number of CPU threads.
         """
-        if self.threads is None or self.calls == 1:
-            return call()
-        if self._wide is None:
-            self._wide = ThreadPoolExecutor(1, "wide")
         with self._lock:
-            alone = self._members == 1 and self._all_threads.acquire(blocking=False)
+            alone = self.calls > 1 and self._members == 1 and self._all_threads.acquire(blocking=False)
+        if not alone:
+            return call()
         try:
-            return self._wide.submit(self._with_threads, call, self.threads if alone else self._share).result()
+            self._use(self.threads)
+            return call()
         finally:
-            if alone:
-                self.set_threads()
-                self._all_threads.release()
-
-    def _with_threads(self, call: Callable[[], Result], threads: int) -> Result:
-        from ane.backends.torch.threads import choose_threads  # imported here, because it imports torch
-
-        choose_threads(threads)
-        return call()
-
-    def close(self) -> None:
-        """End the thread that runs wide calls."""
-        if self._wide is not None:
-            self._wide.shutdown(wait=False)
-
-    @property
-    def _share(self) -> int:
-        return (self.threads or 0) // self.calls
+            self.set_threads()
+            self._all_threads.release()
 
     def set_threads(self) -> None:
-        """Give the calling thread its share of the CPU threads.
+        """Give the calling thread its share of the CPU threads. MKL stores one number for the whole process."""
+        self._use(self.threads and self.threads // self.calls)
 
-        MKL's number of threads applies to the whole process.
-        """
-        if self.threads is not None:
-            from ane.backends.torch.threads import choose_threads
+    def _use(self, threads: int | None) -> None:
+        if threads is not None:
+            from ane.backends.torch.threads import choose_threads  # imported here, because it imports torch
 
-            choose_threads(self._share)
+            choose_threads(threads)
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Run a call in a turn, and return its result."""

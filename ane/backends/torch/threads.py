@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 WINDOW = 0.03  # the governor judges calls together once they have taken this many seconds
+COST = 0.02  # reading how long threads have waited may take this many seconds per second. The more threads, the longer
 MOST_WAITING = 0.35  # threads may wait for a core this many seconds per second, summed over all threads
 SHORT_WAIT = 0.02  # the governor ignores waits of fewer seconds, because the other program may soon be done
 IDLE = 0.75  # the governor adds a thread if at least this many cores are idle
@@ -131,15 +132,16 @@ class ThreadGovernor:
         self._lock = threading.Lock()
         self.limit: int | None = None  # largest number of threads to use, or ``None`` for no limit
         self._patience, self._raised = PATIENCE[0], -math.inf  # seconds to wait, time of the last raise
+        self._window = WINDOW  # seconds of calls to judge together
         try:
-            self._begin_window(clock())
+            self._begin_window(clock(), waiting())
             self._watch_idle(clock())
             self.active = True
         except (OSError, IndexError, ValueError):
             self.active = False
 
-    def _begin_window(self, now: float) -> None:
-        self._began, self._calls, self._waited = now, 0.0, self._waiting()
+    def _begin_window(self, now: float, waited: float) -> None:
+        self._began, self._calls, self._waited = now, 0.0, waited
 
     def _watch_idle(self, now: float) -> None:
         self._watched, self._idled = now, self._idle()
@@ -155,11 +157,13 @@ class ThreadGovernor:
         numbers.restore(most)
         with self._lock:
             self._calls += now - began
-            if self._calls >= WINDOW:
+            if self._calls >= self._window:
                 self._judge(now, most)
 
     def _judge(self, now: float, most: int) -> None:
-        seconds = self._waiting() - self._waited
+        reading = self._waiting()
+        self._window = max(WINDOW, (self._clock() - now) / COST)
+        seconds = reading - self._waited
         waited = seconds / (now - self._began)
         count = min(most, self.limit or most)
         if waited > MOST_WAITING and count > 1:
@@ -175,7 +179,7 @@ class ThreadGovernor:
                 count += int(idle + 1 - IDLE)
                 self.limit, self._raised = (count if count < most else None), now
             self._watch_idle(now)
-        self._begin_window(now)
+        self._begin_window(now, reading)
 
 
 def governed(method: Method) -> Method:

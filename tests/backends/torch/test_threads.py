@@ -51,6 +51,21 @@ def test_a_machine_without_other_work_keeps_all_threads():
     assert set(SharedMachine(4).compute(5)) == {4}
 
 
+def test_reading_the_waits_of_many_threads_takes_a_small_part_of_the_time():
+    machine = SharedMachine(4)
+    spent = []
+
+    def read() -> float:
+        spent.append(0.004)  # about the time for 256 threads
+        machine.now += spent[-1]
+        return 0.0
+
+    machine.governor = ThreadGovernor(read, lambda: 0.0, lambda: machine.now)
+    machine.compute(5)
+    assert len(spent) > 5
+    assert sum(spent) <= 0.03 * 5
+
+
 def test_other_work_of_a_moment_takes_no_thread_away():
     machine = SharedMachine(4)
     for _ in range(20):
