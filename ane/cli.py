@@ -198,7 +198,7 @@ def system_message(error: OSError) -> str:
 def discard_unwritable_output() -> None:
     """Send standard output to the null device if it cannot be flushed.
 
-    Otherwise Python would flush it at exit, and report the same failure again.
+    Otherwise Python would flush standard output at exit, and report the same failure again.
     """
     try:
         sys.stdout.flush()

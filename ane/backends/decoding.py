@@ -101,7 +101,7 @@ class Decoder(ABC):
         raise NotImplementedError  # nobody calls this if ``memory_length`` is 0
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
-        """Store the attention scores of these heads in ``recorded`` in all later calls.
+        """Let all later calls store the attention scores of these heads in ``recorded``.
 
         Returns ``False`` if this decoder cannot record scores.
 

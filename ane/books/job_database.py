@@ -36,7 +36,7 @@ OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INT
 
 
 class JobDatabase:
-    """The database of a job, as one process uses it.
+    """The connection of one process to the database of a job.
 
     Every method raises UserError if the database cannot be read or written, or has another version's format.
 

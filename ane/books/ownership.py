@@ -81,7 +81,10 @@ class FileOwnership:
 
 
 def state_of(path: Path) -> FileState | None:
-    """Return the state of the file at ``path`` after following links, or ``None`` if there is no file."""
+    """Return values that change when the file at ``path`` changes.
+
+    Follows links. Returns ``None`` if there is no file.
+    """
     try:
         facts = os.stat(path)
     except OSError:

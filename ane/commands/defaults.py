@@ -144,7 +144,7 @@ def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:
-    """Name the variable or the file that set a value, if the message of an error is about that value."""
+    """Add to an error message the environment variable or the file that set the value that the message is about."""
     named = [
         f"{name} of {source}"
         for name, (value, *_) in getattr(args, "sources", {}).items()

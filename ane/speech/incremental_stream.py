@@ -126,7 +126,7 @@ class IncrementalStream(SoundStream):
 
 
 def checked_texts(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts. Raises InvalidValueError for one that is not a string."""
+    """Yield the texts. Raises InvalidValueError for a text that is not a string."""
     with closing_source(texts):
         for text in texts:
             check_type("texts", text, str, "pieces of text")

@@ -245,7 +245,7 @@ class Speaker(ABC):
         return speech
 
     def speeches_of(self, texts: Sequence[str], request: SpeechRequest, context: SpeechContext) -> Iterator[Speech]:
-        """Speak every text. All fields of the request apply except ``text`` (see ``speak_all``)."""
+        """Speak every text with the settings of the request, but not its ``text`` (see ``speak_all``)."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
         request = self.with_defaults(request)

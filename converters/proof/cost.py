@@ -145,7 +145,7 @@ def _written(function: ProgramFunction) -> tuple[int, int]:
 
 
 def _converted(function: ProgramFunction) -> int:
-    """Return how many bytes move to convert fp16 inputs from float32, and fp16 outputs to float32."""
+    """Return how many bytes a call moves to convert inputs from float32 to fp16, and outputs from fp16 to float32."""
     half, whole = (np.dtype(kind).itemsize for kind in (np.float16, np.float32))
     return sum(
         (half + whole) * type.size

@@ -177,7 +177,7 @@ def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings
 def text_rules() -> list[dict[str, str]]:
     """Convert the normaliser's regular expressions for signs and punctuation to the syntax of NSRegularExpression.
 
-    Rules whose replacement is a Python function are left out.
+    The result does not contain rules whose replacement is a Python function.
     """
     return [
         {

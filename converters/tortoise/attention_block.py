@@ -49,7 +49,7 @@ def attention_block(
 def relative_attention(
     s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias, mask: Var | None
 ) -> Var:
-    """Attend with a bias that depends on the distance between query and key , without fused attention.
+    """Attend with a bias that depends on the distance between query and key, without fused attention.
 
     The queries are handled in blocks, and the heads in groups. The full bias (heads, S, S) would take 150 MB per layer
     at S = 2176. But beyond ``BIAS_REACH``, the bias of a head is one constant before the query and another constant

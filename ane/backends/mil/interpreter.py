@@ -133,7 +133,10 @@ class Interpreter:
 
     @torch.inference_mode()
     def _run(self, values: dict[str, Tensor], state: InterpreterState | None) -> Iterator[ProgramOp]:
-        """Run the ops. Yield each op once its results are in ``values``. Delete results after their last use."""
+        """Run the ops, and yield each op after storing its results in ``values``.
+
+        Delete results after their last use.
+        """
         yield from self._run_ops(self._ops, values, state)
 
     def _run_ops(

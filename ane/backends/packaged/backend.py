@@ -65,7 +65,7 @@ class PackagedEngine(ForwardingBackend):
 
     @abstractmethod
     def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-        """Return a function that runs this stage. The stage's network has a package."""
+        """Return a function that makes this network call (stage) on the network's package."""
 
     def _move_on(self, network: str, error: UserError) -> None:
         """Choose a replacement for a function or network whose package fails, or raise ``error`` if there is none."""

@@ -92,7 +92,7 @@ class WordTimer:
     def scores_of(
         self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int], heads: Sequence[tuple[int, int]]
     ) -> np.ndarray:
-        """Run the decoder once more to compute the ``prefix_scores`` of a candidate.
+        """Compute the attention scores ``Candidate.prefix_scores``, by running the decoder once more.
 
         Returns (heads, len(codes) + 1, prefix length − 1) float32.
         """

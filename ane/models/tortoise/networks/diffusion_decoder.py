@@ -73,7 +73,7 @@ class TimestepResBlock(nn.Module):
         self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})
 
     def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
-        """Compute packed frames (N, C) from packed frames x (N, C).
+        """Apply the block to packed frames x (N, C). Returns (N, C).
 
         ``time`` is the SiLU of the timestep embeddings, (1, C) for all rows or (rows, C).
         """
