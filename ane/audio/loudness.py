@@ -31,7 +31,7 @@ class LoudnessMeter:
         self.peak = 0.0
 
     def feed(self, audio: np.ndarray) -> None:
-        """Add sound (S,) float32."""
+        """Add sound (S,) float32 to the measurement."""
         if not len(audio):
             return
         size = len(audio) + len(self._tail)
@@ -50,7 +50,7 @@ class LoudnessMeter:
         self._context = together[-TAPS:]
 
     def include(self, other: "LoudnessMeter") -> None:
-        """Add the sound that was fed to another meter."""
+        """Add the sound that another meter has measured to this measurement."""
         self._powers += other._powers
         self.peak = max(self.peak, other.peak)
 
@@ -161,7 +161,7 @@ def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[floa
 
 
 def true_peaks(audio: np.ndarray) -> np.ndarray:
-    """Return the true peak between each sample and the next: the largest magnitude at four times the rate.
+    """Return the true peak between each sample and the next sample, which oversampling by four finds.
 
     Input and output have the shape (S,).
     """

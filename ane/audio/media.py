@@ -114,7 +114,7 @@ def encoding(
     chapters: Sequence[ChapterMark],
     cover: CoverImage | None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Open a file in one of the ``FORMATS``, and yield a function that appends audio to it (``ane.audio.writing``)."""
+    """Open a file in one of the ``FORMATS``, and yield a function that appends audio (see ``ane.audio.writing``)."""
     encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
 
     def append(audio: np.ndarray) -> None:

@@ -34,7 +34,7 @@ _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
 
 def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a clip of a voice to clone with ``read_audio``, and check it with ``check_clip``."""
+    """Read a clip of the voice that the user wants to clone, and check the clip with ``check_clip``."""
     audio, rate = read_audio(path)
     check_clip(audio, rate, str(path))
     return audio, rate

@@ -53,7 +53,7 @@ class TimeStretcher:
         return self._frames()[:missing]
 
     def _frames(self) -> np.ndarray:
-        """Add all frames whose input has arrived, and return their samples."""
+        """Compute all output frames whose input has arrived, and return their samples."""
         pieces: list[np.ndarray] = []
         while True:
             ideal = round(self._frame * self.hop * self.speed)

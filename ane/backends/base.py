@@ -220,7 +220,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        """Bind the diffusion network to utterances. An utterance's output depends on the others only by rounding.
+        """Bind the diffusion network to utterances, which influence each other's outputs only by rounding.
 
         Args:
             latents: Latents (1, N, D) of each utterance.

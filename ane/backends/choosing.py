@@ -390,7 +390,7 @@ def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
 def read_graph(
     graph: Path | bytes, path: Path, title: str, extra: str
 ) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
-    """Load an ONNX graph to inspect it. ``ane.backends.onnx.graph_file.load_graph_file`` has the arguments and errors.
+    """Load an ONNX graph to inspect it. For arguments and errors, see ``ane.backends.onnx.graph_file.load_graph_file``.
 
     Returns:
         The type and shape of each input, by name, and the metadata of the graph.

@@ -122,7 +122,7 @@ class Decoder(ABC):
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
-    """Return the first own position that a step does not reach on any lane.
+    """Return the number of own positions that the longest lane has after a step.
 
     Raises:
         ValueError: The step needs more lanes than the decoder has, or more positions than its capacity.

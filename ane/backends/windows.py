@@ -84,9 +84,10 @@ def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[in
 
 
 def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[int]:
-    """Cover ``frames`` with as few calls as possible, and return their almost equal lengths, including margins.
+    """Divide ``frames`` frames into as few calls as possible.
 
-    Each length is between ``shortest`` and the smaller of ``longest`` and the last of ``WHOLE``.
+    Return the almost equal lengths of the calls with margins. Each length is between ``shortest`` and the smaller of
+    ``longest`` and the last of ``WHOLE``.
     """
     calls, most = 1, min(longest, WHOLE[-1]) // STEP
     while (steps := -(-(frames + 2 * margin * (calls - 1)) // STEP)) > calls * most:
@@ -143,7 +144,7 @@ class Windowed:
             yield self._call(self.window, max(self.done - self.margin, 0), stop, stop + self.margin)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """Yield the remaining sound (m,) float32, once ``feed`` has had the last columns."""
+        """Yield the remaining sound (m,) float32. Call this method after ``feed`` has taken the last columns."""
         if self.columns is None or self.received == self.done:
             return
         if self.window is None:
@@ -172,7 +173,10 @@ class Windowed:
                 return
 
     def _call(self, size: StreamingWindow, begin: int, stop: int, end: int) -> np.ndarray:
-        """Run the stage on frames ``begin`` to ``end``. Return the sound of its new frames, ``done`` to ``stop``."""
+        """Run the stage on frames ``begin`` to ``end``.
+
+        Return the sound of the new frames, ``self.done`` to ``stop``.
+        """
         assert self.columns is not None
         sound = self.run(self.columns[:, begin - self.first : end - self.first])
         new = self._new(sound, end - begin, self.done - begin, stop - begin)

@@ -122,7 +122,7 @@ def document(
     machine: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Make the JSON document of a measurement, in format 2.
+    """Make the JSON document of a measurement, in version 2 of our format.
 
     Args:
         benchmark: Name of the benchmark.

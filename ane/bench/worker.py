@@ -226,7 +226,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFunction]":
-    """Yield the functions in a model's packages that a request asks to measure."""
+    """Yield the functions to measure for a request, from the model's packages."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
     from ane.bench.measure import package_functions

@@ -45,7 +45,7 @@ def closing_credits(title: str, author: str, narrator: str) -> str:
 
 
 def with_credits(document: Document, opening: str, closing: str) -> Document:
-    """Add a chapter of credits at the start and at the end of a document. If a text is empty, add no chapter for it."""
+    """Add a chapter of credits at the start and at the end of a document. An empty text adds no chapter."""
     first, last = (
         [BookChapter(f"{name} Credits", [TextBlock(PARAGRAPH, text)])] * bool(text.strip())
         for name, text in (("Opening", opening), ("Closing", closing))

@@ -86,7 +86,10 @@ class BookArchive:
         return data
 
     def text(self, name: str, purpose: str) -> str:
-        """Return the text of an XML file. It may be UTF-8, UTF-16 with a byte order mark, or its declared encoding."""
+        """Return the text of an XML file.
+
+        It may be in UTF-8, in UTF-16 with a byte order mark, or in its declared encoding.
+        """
         data = self.read(name, purpose)
         encoding = "utf-8"
         if declared := DECLARED.match(data):

@@ -84,7 +84,7 @@ class BookTimeline:
 
 
 def planned_blocks(store: JobStore) -> list[PlannedBlock]:
-    """Return the blocks of text that a job stores: headings, paragraphs and so on. Old jobs have no blocks."""
+    """Return the blocks of text that a job stores: headings, paragraphs and so on. Old jobs did not store blocks."""
     return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
 
 
@@ -154,7 +154,7 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
 
 
 def silence_of(stored: StoredChunk) -> int:
-    """Return the number of samples of silence after a chunk."""
+    """Return the length of the silence after a chunk, in samples."""
     return max(0, round((stored.chunk.silence - 2 * BREATH) * (stored.rate or 0))) if stored.samples else 0
 
 
@@ -169,7 +169,7 @@ def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:
 
 
 def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[str]:
-    """Return a note for each subtitle that starts late, although the speech before it plays at ``MAX_CUE_SPEED``."""
+    """Return a note for each subtitle that starts late although the one before was sped up to ``MAX_CUE_SPEED``."""
     starts = {timed.chunk.number: timed for timed in timeline.chunks}
     late = [
         (starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])
@@ -187,7 +187,7 @@ def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[st
 def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarray]:
     """Yield the samples of all chunks and of the silences between them, in arrays (n,) float32.
 
-    Only one chunk's sound is in memory at a time.
+    The function never has more than one chunk's sound in memory.
     """
     block, position = np.zeros(SILENCE_BLOCK, np.float32), timeline.chapters[0].start
 

@@ -199,7 +199,7 @@ def read_styles(archive: BookArchive, path: str) -> tuple[dict[str, ParagraphSty
 
 
 def read_notes(archive: BookArchive, folder: str) -> dict[tuple[str, str], str]:
-    """Return the text of every footnote and endnote. The keys are (file, id)."""
+    """Return the text of every footnote and endnote, by (file, id)."""
     notes: dict[tuple[str, str], list[str]] = {}
     for part in NOTES.values():
         path, key, reading = posixpath.join(folder, part), ("", ""), False

@@ -222,8 +222,8 @@ class SpineReader:
     def _continues(self, path: str) -> bool:
         """Return whether a file without a title continues the chapter before it.
 
-        It does if both come from one file that a program divided because of its size. In a book without contents, it
-        also continues a chapter that has a title.
+        The file continues the chapter if a program divided one large file into both. In a book without a table of
+        contents, every file without a title continues a chapter that has a title.
         """
         names = [piece[1] for name in (self._before, path) if (piece := DIVIDED_FILE.fullmatch(name))]
         one_file = len(names) == 2 and names[0] == names[1]
@@ -233,7 +233,7 @@ class SpineReader:
 def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) -> list[BookChapter]:
     """Divide a file into parts.
 
-    A part starts where an entry of the contents points, or at the headings directly above.
+    A part starts where an entry in the table of contents points, or at the headings directly above.
     """
     parts = [BookChapter(starts.get("", ""))]
     for item in items:
@@ -298,7 +298,7 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
 
 
 def readable_path(package: PackageDocument, identifier: str) -> str | None:
-    """Return the path of the text for a spine entry or its fallback, or ``None`` for an image or other data."""
+    """Return the path of the text for an entry of the reading order (spine), or ``None`` for an image or other data."""
     seen: list[str] = []
     while identifier in package.items and identifier not in package.readable:
         item = package.items[identifier]
@@ -322,7 +322,7 @@ def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEnt
 
 
 def _entries(archive: BookArchive, path: str, level: str, link: str, target: str) -> list[ContentsEntry]:
-    """Read the entries of a navigation document (``<ol> <a href>``) or of an NCX (``<navPoint> <content src/>``)."""
+    """Read the entries in a navigation document (``<ol> <a href>``) or in an NCX (``<navPoint> <content src/>``)."""
     entries: list[ContentsEntry] = []
     depth, title, href = 0, "", ""
     active = link != "a"  # Whether the token belongs to the contents. In an NCX, every token does.

@@ -133,7 +133,7 @@ def plain_line(line: str) -> str:
 
 
 def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str]) -> int:
-    """Return how many blocks at the start of a part of an EPUB are front matter.
+    """Return how many blocks at the start of an EPUB's part are front matter.
 
     Front matter ends at the next heading, or at prose that is too long for a notice. Only an index, a list of contents
     and a copyright page may continue over smaller headings.
@@ -193,7 +193,7 @@ def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
 
 
 def continues(title: str, section: Sequence[TextBlock]) -> bool:
-    """Return whether the blocks under a smaller heading still belong to the front matter with this title."""
+    """Return whether ``section``, which follows a smaller heading, still belongs to the front matter ``title``."""
     if OF_PROSE.fullmatch(title):
         return True
     if OF_LISTS.match(title):
@@ -214,7 +214,7 @@ def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
 
 
 def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart]) -> list[BookChapter]:
-    """Remove paragraphs about copyright without a title near the beginning. Record them in ``left_out``."""
+    """Remove untitled paragraphs about copyright that are near the beginning. Record them in ``left_out``."""
     result: list[BookChapter] = []
     seen = 0
     for chapter in chapters:
@@ -275,7 +275,7 @@ def is_listing(block: TextBlock) -> bool:
 
 
 def are_entries(lines: Sequence[str]) -> bool:
-    """Return whether all lines are entries of a table of contents.
+    """Return whether all lines look like entries in a table of contents.
 
     Every line except the first may start with a small letter, because a long entry may continue on the next line.
     """
@@ -283,7 +283,7 @@ def are_entries(lines: Sequence[str]) -> bool:
 
 
 def is_entry(line: str) -> bool:
-    """Return whether a line is an entry of a table of contents."""
+    """Return whether a line looks like an entry in a table of contents."""
     if PAGE_AT_END.search(line[-12:]):
         return True
     return len(line) <= LONGEST_ENTRY and (NUMBERED.match(line) is not None or not SENTENCE.search(line))

@@ -81,9 +81,9 @@ def clicks(audio: np.ndarray, rate: int) -> int:
     """Count the milliseconds in which a sound has a click.
 
     A click is a step between two samples that is ``CLICK`` times as large as every other step near it. A click may be
-    longer than a millisecond, so the function does not compare its steps with those of the milliseconds directly before
-    and after it. Speech has no such steps, because the pulses of a voice repeat within ``CLICK_REACH``, and a burst
-    lasts longer than a click.
+    longer than a millisecond, so the function does not compare the steps in a millisecond with the steps in the
+    milliseconds directly before and after. Speech has no such steps, because the pulses of a voice repeat within
+    ``CLICK_REACH``, and a burst lasts longer than a click.
     """
     size = rate // 1000
     steps = np.abs(np.diff(audio))
@@ -230,7 +230,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
-    """Return the problems that the signals of a chunk's codes and sound show."""
+    """Return the problems that show in the signals of a chunk's codes and sound."""
     sound, problems = signals.sound, []
 
     def note(text: str, severity: float) -> None:
@@ -259,7 +259,7 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
 def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
     """Return a problem for each skipped word.
 
-    The word times, which come from the decoder's attention, show skipped words.
+    A word counts as skipped if the decoder's attention gives it almost no time.
     """
     return [
         ChunkProblem(f"{word.word!r} is skipped", 2.0)
@@ -295,7 +295,7 @@ def worst_word(words: Sequence[WordFit]) -> tuple[float, WordFit | None]:
 
 
 def left_over(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> float:
-    """Return how many seconds are loud in the loudest stretch between words."""
+    """Return how many seconds of loud sound the loudest stretch between words has."""
     return max((loud_seconds(audio, rate, pause, loudness) for pause in fit.pauses), default=0.0)
 
 

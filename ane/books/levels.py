@@ -45,7 +45,7 @@ class BookLeveller:
     def write(
         self, path: Path, before: float, wanted: float, encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]
     ) -> LoudnessMeter:
-        """Write a file at a level, and return a meter that has measured its decoded sound.
+        """Write a file whose decoded sound has the level ``wanted``, and return a meter that has measured this sound.
 
         Args:
             before: Level of the sound before encoding, in dB.
@@ -84,7 +84,10 @@ def measured_file(path: Path) -> LoudnessMeter:
 
 
 def libsndfile_pieces(path: Path) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the samples (n,) float32 of a mono file, block by block, with its rate in Hz. The first block is empty."""
+    """Yield the samples (n,) float32 of a mono file, block by block, with the file's rate in Hz.
+
+    The first block is empty.
+    """
     with soundfile.SoundFile(path) as file:
         yield np.zeros(0, np.float32), file.samplerate
         for block in file.blocks(PIECE, dtype="float32"):

@@ -134,7 +134,10 @@ class OutputOptions:
         )
 
     def other_paths(self, titles: Sequence[str], numbers: Collection[int]) -> list[Path]:
-        """Return the paths of subtitles, times, playlist and cover. The arguments are those of ``self.paths``."""
+        """Return the paths of subtitles, times, playlist and cover.
+
+        The arguments are the same as for ``self.paths``.
+        """
         subtitles = [
             path.with_suffix(suffix)
             for path in self.paths(titles, numbers)

@@ -162,7 +162,7 @@ def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Coun
 
 
 def edges(page: Sequence[PdfLine]) -> list[int]:
-    """Return the indices of the highest and the lowest lines of a page."""
+    """Return the indices of the lines at the top and at the bottom of a page."""
     bottoms = [round(line.bottom) for line in page]
     outer = {min(bottoms), max(bottoms)} if bottoms else set()
     return [index for index, bottom in enumerate(bottoms) if bottom in outer]

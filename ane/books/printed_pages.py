@@ -16,7 +16,7 @@ def without_printed_pages(text: str, omitted: Counter[str]) -> str:
     """Remove page numbers and running heads from a text, and join the sentences that a page number or head interrupts.
 
     A line that is only a number may be a chapter's title. So the function removes page numbers only if at least one in
-    five interrupts a sentence. It removes running heads only if at least one interrupts a sentence.
+    five interrupts a sentence. The function removes running heads only if at least one interrupts a sentence.
     """
     lines = [line.strip() for line in text.split("\n")]
     filled = [number for number, line in enumerate(lines) if line]
@@ -51,7 +51,7 @@ def without_printed_pages(text: str, omitted: Counter[str]) -> str:
 
 
 def candidate_runs(candidates: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the start and end index of every run of ``True``."""
+    """Return the start and end index of every run of successive ``True`` values."""
     runs: list[tuple[int, int]] = []
     for at, candidate in enumerate(candidates):
         if candidate and runs and runs[-1][1] == at:

@@ -93,7 +93,7 @@ class TextAligner:
     def left_out(self, text: str, audio: np.ndarray, rate: int) -> list[str]:
         """Return the words of an English text that are not in a sound (S,) float32.
 
-        The search allows for any missing word. Words of ``REDUCED``, and words whose pronunciation is guessed, count as
+        Any word may be missing. Words in ``REDUCED``, and words whose pronunciation is guessed, always count as
         present.
         """
         words = LETTERS.findall(NORMALISERS["english"](text))
@@ -111,7 +111,7 @@ class TextAligner:
     def _segments(
         self, words: Sequence[str], audio: np.ndarray, rate: int, left_out: float = 0.0
     ) -> Sequence[Any] | None:
-        """Return the stretches of sound that pocketsphinx assigns to words in order, or ``None`` if they do not fit.
+        """Return the stretches of sound that pocketsphinx assigns to the words, or ``None`` if the words do not fit.
 
         Args:
             left_out: Probability that a word is missing.
@@ -169,7 +169,7 @@ class TranscribingRecogniser:
 def differences(text: str, transcript: str) -> list[ChunkProblem]:
     """Return where a transcript differs from an English text by ``OTHER_LETTERS`` letters or more.
 
-    The normaliser first writes out the numbers and abbreviations of both.
+    The normaliser first writes out numbers and abbreviations in both.
     """
     expected, heard = (LETTERS.findall(NORMALISERS["english"](words)) for words in (text, transcript))
     problems = []

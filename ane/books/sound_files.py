@@ -69,7 +69,9 @@ class SoundFiles:
 
 
 def wanted_levels(meters: Mapping[int, LoudnessMeter], loudness: float | None) -> dict[int, tuple[float, float]]:
-    """Return for each sound its present level in dB and the level that its file must get. All files get the same gain.
+    """Return, for each sound, its present level and the level that its file must get, in dB.
+
+    All files get the same gain.
 
     Args:
         loudness: Loudness of the whole book in LUFS. ``None`` means the RMS level for ACX, with every file in

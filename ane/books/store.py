@@ -77,7 +77,7 @@ class JobStore(JobDatabase):
     # Facts
 
     def fact(self, name: str) -> Any:
-        """Return a fact about the job as a JSON value, or ``None`` if it is not known."""
+        """Return a fact about the job as a JSON value, or ``None`` if the job does not store this fact."""
         row = self._row("SELECT value FROM facts WHERE name = ?", name)
         return read_fact(name, row[0], self.path) if row else None
 
@@ -346,7 +346,7 @@ class JobStore(JobDatabase):
         return [read_fact("signals", row[0], self.path) for row in rows]
 
     def signals_of(self, key: str) -> dict[str, Any] | None:
-        """Return the signals of a chunk's first sound. ``None`` if a check replaced the sound, or it has no signals."""
+        """Return the signals of a chunk's first sound, or ``None`` if a check replaced the sound or none are stored."""
         row = self._row("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL", key)
         return read_fact("signals", row[0], self.path) if row and row[0] else None
 

@@ -139,7 +139,7 @@ class CompiledCache:
         return not any(f"{function} {on}" in tried for function, on in units.items())
 
     def is_of_other_build(self, package: Path, machine: MacMachine) -> bool:
-        """Return whether the cache has the package for this chip and another build of macOS, but not for this build."""
+        """Return whether the cache has the package for this chip, but only for another build of macOS."""
         if self._entry(package, machine).is_dir():
             return False
         builds = set[str]()
@@ -177,7 +177,7 @@ class CompiledCache:
                 remove(entry)
 
     def _tried(self, package: Path, machine: MacMachine) -> list[dict[str, str]]:
-        """Call ``read_tried`` for a package and for those of its functions that exist as separate packages."""
+        """Call ``read_tried`` for a package, and for its functions that also exist as separate packages."""
         pattern = single_function_path(package, "*")
         return [
             read_tried(self._entry(path, machine) / RECORD) for path in (package, *pattern.parent.glob(pattern.name))
@@ -360,8 +360,8 @@ def single_function(package: Path, function: str) -> Path:
 def extract_function(package: Path, function: str, destination: Path) -> None:
     """Write one function of a package as a separate package, in which the function's name is "main".
 
-    The weights are hard links to the original. Core ML's compute plan needs such a package, because it always plans the
-    default function.
+    The weights are hard links to the original weights. Core ML's compute plan needs such a package, because it plans
+    only a package's default function.
     """
     from ane.backends.mil.package import model_messages  # imports torch, which takes long and which few commands need
 

@@ -278,7 +278,7 @@ class CoreMLRuntime(Runtime):
         return read_tried(self._compiled(self._source(package, function)[0])[0])
 
     def _try(self, package: Path, function: str, name: str, compute_units: str, declared: Mapping[str, Inputs]) -> Any:
-        """Open a function. If it has never been loaded on these compute units, the child process loads it first.
+        """Open a function. If Core ML has never loaded it on these compute units, the child process loads it first.
 
         Raises:
             RuntimeError: Core ML cannot load the function, now or when the child process tried.

@@ -119,7 +119,7 @@ class CoreMLTrial:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Do the work that a request asks for, in this process, which is the child. Return the answer."""
+    """Handle a request in this process, which is the child, and return the answer."""
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()
         if kind == "compile":

@@ -168,7 +168,7 @@ def layer_norm(
 def instance_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: float = 1e-5, *, inner: Rounding
 ) -> Tensor:
-    """Normalise every channel of every item of x (B, C, …). gamma and beta are (C,)."""
+    """Normalise every channel of x (B, C, …), separately for each of the B items. gamma and beta are (C,)."""
     shape = [1, -1] + [1] * (x.ndim - 2)
     return _affine(_standardised(x, tuple(range(2, x.ndim)), epsilon, inner), gamma, beta, shape, inner)
 

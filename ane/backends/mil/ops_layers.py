@@ -238,7 +238,7 @@ def max_pool(
     pad: Ints | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the maximum of every window of x (B, C, …)."""
+    """Return the maximum in every window of x (B, C, …)."""
     strides = strides or (1,) * len(kernel_sizes)
     before, after, beyond = _pool_padding(x, kernel_sizes, pad_type, strides, pad, ceil_mode)
     after = tuple(map(sum, zip(after, beyond, strict=True)))
@@ -255,7 +255,7 @@ def avg_pool(
     exclude_padding_from_average: bool = False,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the mean of every window of x (B, C, …).
+    """Return the mean in every window of x (B, C, …).
 
     If ``ceil_mode`` is true, the last window may reach beyond the padding. As in torch, such positions do not count.
     """

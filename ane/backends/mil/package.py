@@ -251,7 +251,10 @@ class Package:
         return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs), ranges)
 
     def _ops(self, operations: Any, constants: dict[str, Constant]) -> list[ProgramOp]:
-        """Read the ops of a block, and add its constants to ``constants``. Names are unique within a function."""
+        """Read the ops of a block, and add the block's constants to ``constants``.
+
+        Names are unique within a function.
+        """
         ops: list[ProgramOp] = []
         for operation in operations:
             if operation.type == "const":

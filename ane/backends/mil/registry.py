@@ -56,7 +56,10 @@ class Kernel:
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
-        """The functions that convert arguments, by parameter name. ``variadic`` parameters and ``inner`` have none."""
+        """The functions that convert arguments, by parameter name.
+
+        ``variadic`` parameters and ``inner`` have no converter.
+        """
         return {name: CONVERTERS[kind] for name, kind in self.kinds.items() if kind in CONVERTERS}
 
     @cached_property

@@ -197,7 +197,7 @@ def affine_dequantize(
 def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
     """Dequantise block by block: (data − offset) · scale.
 
-    ``scale`` and ``offset`` have one number per block. Their size on an axis is the number of blocks along this axis.
+    ``scale`` and ``offset`` have one number per block, so their size on an axis is the number of blocks along the axis.
     """
     blocks = [axis for size, count in zip(data.shape, scale.shape, strict=True) for axis in (count, size // count)]
     spread = [axis for count in scale.shape for axis in (count, 1)]

@@ -20,12 +20,12 @@ OUT_OF_MEMORY = ("[malloc", "out of memory", "Insufficient Memory")  # text in M
 
 @cache
 def owner() -> ThreadPoolExecutor:
-    """Return the executor of the owner. The owner starts when it gets its first work."""
+    """Return the executor of MLX's only thread (the owner). The thread starts when it gets its first work."""
     return ThreadPoolExecutor(1, "mlx")
 
 
 def on_owner(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that it runs on the owner while the caller waits for its result.
+    """Decorate a function so that it runs on MLX's only thread (the owner), while the caller waits for the result.
 
     The decorated function raises UserError if memory runs out.
     """

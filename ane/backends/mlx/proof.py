@@ -38,7 +38,7 @@ class ProvenDecoders:
     def prove(self, network: MlxGPT, reference: Backend) -> None:
         """Compare the network's outputs with those of ``reference``, unless the network has passed before.
 
-        The outputs are the hidden states and logits of a prefill and of a few steps.
+        The outputs are the hidden states and logits from a prefill and a few steps.
 
         Raises:
             UserError: The signal-to-noise ratio is less than ``MlxPrecision.worst``.

@@ -84,7 +84,10 @@ class OnnxBackend(PackagedEngine):
         return OnnxDenoiser(self, latents, conditioning, frames)
 
     def _load(self, network: str) -> None:
-        """Load the graphs of a network. On TensorRT, load nothing: an engine depends on the shapes of a call."""
+        """Load the graphs of a network.
+
+        On TensorRT, load nothing yet, because an engine depends on the shapes of a call.
+        """
         for kind in self.packages[network].functions if self.graphs.engines_for is None else ():
             if kind != "step_prefixes":  # only a step on lanes with different prefixes needs this kind
                 self.sessions.get(self.graphs.key(network, kind, {}))

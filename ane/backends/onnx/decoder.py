@@ -169,7 +169,7 @@ class OnnxDecoder(Decoder):
         return self._calls[key]
 
     def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None, rows: int) -> BoundCall:
-        """Bind a step to tensors. See ``_step_call`` for the arguments.
+        """Bind the graph for a step to tensors. See ``_step_call`` for the arguments.
 
         ``common_prefix`` is the index of the prefix that all lanes continue, or ``None`` if their prefixes differ.
         """

@@ -134,7 +134,7 @@ def make_session(
 def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
     """Choose a device by its name. "" means the first of ``DEFAULT_DEVICES`` that loads.
 
-    If "" falls back to the CPU on a machine with an NVIDIA GPU or a CUDA provider, the function logs a line.
+    If "" means the CPU although the machine has an NVIDIA GPU or a CUDA provider, the function logs a line.
 
     Args:
         name: Name of the device, or "".

@@ -106,7 +106,10 @@ class SessionCache:
         return self.of(key).first
 
     def binding(self, call: "BoundCall") -> Any:
-        """Return ONNX Runtime's binding for a call. A reloaded session gets a new binding."""
+        """Return ONNX Runtime's binding (inputs and outputs at fixed addresses) for a call.
+
+        Reloaded sessions get a new one.
+        """
         loaded = self.of(call.key)
         if call not in loaded.bindings:
             loaded.bindings[call] = call.bound(loaded.first)
@@ -216,7 +219,7 @@ class PackageGraphs:
         outputs: "Mapping[str, Tensor]",
         lane_lengths: tuple[int, int] | None = None,
     ) -> BoundCall:
-        """Bind a graph to these input and output tensors. ``key`` explains the other arguments and the errors."""
+        """Bind a graph to these input and output tensors. See ``key`` for the other arguments and the errors."""
         shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
         return BoundCall(self.sessions, self.key(network, kind, shapes, lane_lengths), inputs, outputs)
 

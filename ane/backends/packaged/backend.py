@@ -68,7 +68,7 @@ class PackagedEngine(ForwardingBackend):
         """Return a function that makes this network call (stage) on the network's package."""
 
     def _move_on(self, network: str, error: UserError) -> None:
-        """Choose a replacement for a function or network whose package fails, or raise ``error`` if there is none."""
+        """Choose a replacement for a function or network whose package failed. If there is none, raise ``error``."""
         raise error
 
     @abstractmethod
@@ -127,7 +127,7 @@ class PackagedEngine(ForwardingBackend):
         return tables[key]
 
     def verified_package(self, network: str) -> PackageRecord:
-        """Return a network's package. The first call checks its files, and raises UserError if one is damaged."""
+        """Return a network's package. The first call checks its files, and raises UserError if a file is damaged."""
         package = self.packages[network]
         if package.path not in self._verified:
             check_hashes(self.folder, package.files)

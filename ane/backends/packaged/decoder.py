@@ -148,7 +148,7 @@ class PackagedDecoder(Decoder):
         return [StatePool(functions, count, settings, self._store_of(functions[0])) for count in counts]
 
     def _prepare(self, functions: Sequence[PackageFunction], lanes: int) -> None:
-        """Do the slow first load of every function that a text may need, so that no first load interrupts speech.
+        """Load every function that a text may need, so that no slow first load interrupts speech.
 
         If the kv-cache is a Core ML state, its free slots are scattered, so a text of any length may need all
         functions.

@@ -86,7 +86,7 @@ class Runtime(ABC):
         return math.nan
 
     def default_units(self, stated: str) -> str:
-        """Return the compute units on which to run a function if the user has not chosen any.
+        """Return the compute units on which to run a function if the user has not chosen compute units.
 
         Args:
             stated: Compute units that the bundle names or, after a failure, the compute units to try next.

@@ -142,7 +142,7 @@ def _stored(cases: Mapping[str, GoldenCase]) -> Iterator[tuple[str, np.ndarray]]
 
 
 def narrowed(array: np.ndarray) -> np.ndarray:
-    """Cut an input after as many columns as have at most ``MOST_VALUES`` values. Keep at least one column."""
+    """Keep as many of an input's first columns as have at most ``MOST_VALUES`` values, but at least one column."""
     columns = max(1, MOST_VALUES * array.shape[-1] // max(array.size, 1)) if array.size > MOST_VALUES else None
     return np.ascontiguousarray(array[..., :columns])
 

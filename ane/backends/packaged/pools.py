@@ -99,7 +99,7 @@ class SlotPool(ABC):
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return how many slots a function must have for a call. The slots count from the first slot of the cache.
+        """Return how many slots of the kv-cache, from the first slot, a function must read in a call.
 
         Args:
             visible: Whether each column attends to each slot, (columns, slots).
@@ -194,7 +194,7 @@ class SlotPool(ABC):
         prefixes: np.ndarray,
         memory: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute ``step`` for n lanes that cross-attend to the same memory.
+        """Compute ``step`` for n lanes that all cross-attend to the same memory.
 
         Args:
             columns: Columns (n, T, D).
@@ -324,7 +324,7 @@ class HostPool(SlotPool):
         return np.flatnonzero(self.owner == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return the number of slots up to the last slot in use, because ``resized`` keeps only these slots."""
+        """Return the number of slots up to the last slot in use, because ``resized`` drops all slots after these."""
         used = np.flatnonzero(self.owner != FREE)
         return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
 

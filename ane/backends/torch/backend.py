@@ -71,7 +71,7 @@ class TorchPrecision:
 
     @cached_property
     def frames(self) -> FramePacking | None:
-        """The packing for layers of networks that have ``packs_layers``.
+        """The packing for the layers of networks whose attribute ``packs_layers`` is true.
 
         ``None`` means that these layers are not packed.
         """

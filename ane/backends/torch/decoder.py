@@ -177,7 +177,7 @@ class TorchDecoder(Decoder):
         attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
         attend_memory: Callable[[int, Tensor], Tensor],
     ) -> Tensor:
-        """Run the network on columns → hidden states.
+        """Run the network on columns, and return hidden states.
 
         Args:
             columns: Columns to run, (n, T, width).
@@ -245,7 +245,7 @@ class PrefixScores:
         self._scores: list[np.ndarray] = []
 
     def add(self, layer: int, scores: Tensor) -> None:
-        """Store the scores of the last column, from scores (n, heads, T, P). Call it for one layer after another."""
+        """Store the last column of a layer's scores (n, heads, T, P). Call this method for one layer after another."""
         self._scores.append(scores.float().numpy()[:, :, -1].take(self.heads[layer], 1))
 
     def take(self) -> np.ndarray:

@@ -73,7 +73,7 @@ def cuda_problem() -> CudaProblem | None:
 def choose_device(name: str, small: bool = False) -> torch.device:
     """Return the device with this name. "auto" means CUDA. Without CUDA it means MPS, and without MPS the CPU.
 
-    If "auto" cannot use an NVIDIA GPU that the machine seems to have, the function logs a line.
+    If the machine seems to have an NVIDIA GPU that "auto" cannot use, the function logs a line.
 
     Args:
         name: "auto", "cpu", "cuda", "cuda:N" or "mps".
@@ -215,7 +215,7 @@ class ConvolutionPrecision:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Compute convolutions in full float32 inside the block. After the last such block, restore the setting."""
+        """Within the block, compute convolutions in full float32. After the last such block, restore the setting."""
         with self._lock:
             if not self._calls:
                 self._before = self._set("ieee")
@@ -229,7 +229,7 @@ class ConvolutionPrecision:
                     self._set(self._before)
 
     def _set(self, precision: str | bool) -> str | bool:
-        """Set the precision, and return the previous one. It is a name in torch 2.9 or later, and a boolean before."""
+        """Set the precision, and return the previous precision: a name in torch 2.9 or later, and a boolean before."""
         cudnn = torch.backends.cudnn
         if hasattr(cudnn, "conv"):
             before, cudnn.conv.fp32_precision = cudnn.conv.fp32_precision, precision

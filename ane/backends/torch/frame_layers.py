@@ -100,8 +100,8 @@ class FramePacking:
 def frame_packing(weights: str) -> FramePacking | None:
     """Choose the functions that pack weights in "bf16" or "int8", or ``None`` if this CPU has no fast kernels for them.
 
-    If the CPU has AMX but this package's compiled kernels are missing, "int8" packs in bf16. Without these kernels,
-    rounding the activations to integers takes more time than int8 products save.
+    If the CPU has AMX but our compiled kernels are missing, "int8" packs in bf16. Without these kernels, rounding the
+    activations to integers takes more time than int8 products save.
     """
     if has_frame_kernels(weights):
         return FramePacking(by_kernels(weights), by_kernels("bf16"), torch.float32, torch.bfloat16)
@@ -124,7 +124,7 @@ def frame_packing(weights: str) -> FramePacking | None:
 
 
 def by_kernels(kind: str) -> LayerMakers:
-    """Return the functions that make layers on this package's kernels.
+    """Return the functions that make layers on our compiled kernels.
 
     Only the layers in blocks have weights of this kind ("int8" or "bf16"). All other layers are in bfloat16: a few
     layers of the denoiser, and all layers of CLVP. For CLVP, int8 would save only a tenth of the time. Its vectors

@@ -121,7 +121,7 @@ class AttentionCall:
         self.point(0)
 
     def point(self, layer: int) -> None:
-        """Make the arguments of the library point to the caches of this layer."""
+        """Make the arguments for the compiled kernels point to this layer's caches."""
         for name, cache in zip(("keys", "values", "prefix_keys", "prefix_values"), self.caches, strict=False):
             setattr(self.arguments, name, cache.data_ptr() + layer * bytes_of_layer(cache))
 

@@ -93,7 +93,7 @@ def library_problem() -> str:
 
 
 def supports_cpu() -> bool:
-    """Return whether we build the library for this system, and this CPU has the instructions that it needs."""
+    """Return whether we compile the kernels for this system, and this CPU has the instructions that they need."""
     return (
         sys.platform == "linux"
         and platform.machine() == "x86_64"
@@ -260,7 +260,8 @@ def check(status: int) -> None:
 def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:
     """Return a function that makes a ``KernelLinear`` with weights of this precision.
 
-    If the CPU does not compute in bf16, fp16 replaces it. Returns ``None`` if no kernel for the precision runs here.
+    If the CPU does not compute in bf16, fp16 replaces bf16. Returns ``None`` if this CPU runs no kernel for the
+    precision.
     """
     kind = "fp16" if weights == "bf16" and not has_kernel("bf16") else weights
     return partial(KernelLinear, kind=kind) if has_kernel(kind) else None

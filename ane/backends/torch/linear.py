@@ -262,7 +262,10 @@ class Int8Linear(nn.Module):
         return self.scaled_product(self.values(rows, low, span), low, span).view(*x.shape[:-1], -1)
 
     def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
-        """Quantise rows (…, in) for ``scaled_product``, given their minima ``low`` and ranges ``span``, both (…, 1)."""
+        """Quantise rows (…, in) for ``scaled_product``.
+
+        The rows' minima ``low`` and ranges ``span`` are both (…, 1).
+        """
         return integers(rows, low, span)
 
     def scaled_product(self, integers: Tensor, low: Tensor, span: Tensor) -> Tensor:

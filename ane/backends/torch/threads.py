@@ -152,7 +152,7 @@ class ThreadGovernor:
         return self._clock(), most
 
     def end(self, call: tuple[float, int]) -> None:
-        """Restore the number of threads after a call, and judge how long its threads have waited for a core."""
+        """Restore the number of threads after a call, and record how long the call's threads have waited for a core."""
         now, (began, most) = self._clock(), call
         numbers.restore(most)
         with self._lock:
@@ -183,7 +183,7 @@ class ThreadGovernor:
 
 
 def governed(method: Method) -> Method:
-    """Decorate a method so that ``self.governor``, if there is one, chooses its number of threads.
+    """Decorate a method so that ``self.governor`` chooses its number of threads, unless the object has no governor.
 
     If ``self.fixed_thread_count`` is true, the number does not change.
     """
