@@ -27,7 +27,7 @@ test FOLDER="tests":
 # generated parts of the pages, and the figures of the structure
 figures:
     python docs/generate.py
-    python -m tests.docs.structure --write
+    python -m tools.source.structure --write
 
 # all checks in fresh clones, as continuous integration runs them
 ci:

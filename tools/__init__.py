@@ -1,1 +1,1 @@
-"""Programs for people who change this project: campaigns, faults in packages, mutated code, pictures of web pages."""
+"""Programs for people who change this project: campaigns, injected faults, mutated code, measures, screenshots."""

@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 
 from docs.generate import logical_lines
-from tests.docs.measures import hops
-from tests.docs.structure import LONGEST_FILE, ROOT, SOURCES, circles, classes, imports, module_name, sources
+from tools.source.measures import hops
+from tools.source.structure import LONGEST_FILE, ROOT, SOURCES, circles, classes, imports, module_name, sources
 
 # A folder may import from itself and from the folders above it in this list. One row is one layer.
 LAYERS = [

@@ -1,10 +1,10 @@
-"""Test that prose gets no harder to read: no rule of tests/docs/prose.py has more hits than prose.json allows."""
+"""Test that prose gets no harder to read: no rule of tools/source/prose.py has more hits than prose.json allows."""
 
 import json
 from pathlib import Path
 
-from tests.docs import prose
-from tests.docs.prose import COUNTS, RULES, Hit, counts, hits
+from tools.source import prose
+from tools.source.prose import COUNTS, RULES, Hit, counts, hits
 
 FOLDED = '''"""What the job needs."""
 
@@ -27,7 +27,7 @@ def test_no_rule_is_broken_more_often_than_before() -> None:
         for rule, count in counts().items()
         if count > allowed[rule]
     }
-    assert not grown, "rewrite the new sentences: python -m tests.docs.prose RULE lists every place"
+    assert not grown, "rewrite the new sentences: python -m tools.source.prose RULE lists every place"
 
 
 def test_folded_sentences_of_a_file_are_found(tmp_path: Path, monkeypatch) -> None:

@@ -1,7 +1,7 @@
 """Measure the size and the structure of the source, and compare both with the goals of docs/architecture.md.
 
-    python -m tests.docs.structure             print the figures next to their goals
-    python -m tests.docs.structure --write     make the figures the limits of tests/docs/test_figures.py
+    python -m tools.source.structure             print the figures next to their goals
+    python -m tools.source.structure --write     make the figures the limits of tests/docs/test_figures.py
 
 Lines are logical lines: comments and blank lines do not count, and a formatter cannot change their number. A circle is
 a set of modules that import each other, anywhere: at the top of a module, within a function, or only for type checking.
@@ -17,7 +17,7 @@ from pathlib import Path
 from docs.generate import READING_PATH, TORTOISE_PATH, logical_lines, module_file
 
 ROOT = Path(__file__).parents[2]
-FIGURES = Path(__file__).with_name("figures.json")
+FIGURES = ROOT / "tests" / "docs" / "figures.json"
 SOURCES = ("ane", "converters", "training", "benchmarks")
 LONGEST_FILE = 280
 # figure → its goal, which is a maximum

@@ -1,7 +1,7 @@
 """Count the forms in which a chunk of text passes through the program, so that a redesign can be compared.
 
-    python -m tests.docs.measures             print every measure
-    python -m tests.docs.measures --made      also print the forms that one chunk of the default voice takes
+    python -m tools.source.measures             print every measure
+    python -m tools.source.measures --made      also print the forms that one chunk of the default voice takes
 
 A *form* is a value of its own shape that carries a chunk between the request and its sound: an object, a tuple, a
 string or an array. An object within another one counts, and so does a changed copy. `FORMS` names every form and the
@@ -24,7 +24,7 @@ from ane.backends.packaged.functions import Runtime
 from ane.bundles.family import families
 from ane.bundles.package_records import FunctionRecord, PackageFolder, PackageRecord
 from docs.generate import READING_PATH, logical_lines, module_file
-from tests.docs.structure import ROOT, circles, sources, tree_of
+from tools.source.structure import ROOT, circles, sources, tree_of
 
 # form → the file and the definition that make it
 FORMS: dict[str, list[tuple[str, str, str]]] = {

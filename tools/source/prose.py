@@ -1,8 +1,8 @@
 """Count constructions that readers had to read twice, in pages, docstrings, messages and comments.
 
-    python -m tests.docs.prose             print the counts
-    python -m tests.docs.prose RULE        print the places of one rule, such as "what as a noun"
-    python -m tests.docs.prose --write     make the counts the limits of tests/docs/test_prose.py
+    python -m tools.source.prose             print the counts
+    python -m tools.source.prose RULE        print the places of one rule, such as "what as a noun"
+    python -m tools.source.prose --write     make the counts the limits of tests/docs/test_prose.py
 
 A hit shows a place to look at, and is not always a fault.
 """
@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs.structure import ROOT, sources, tree_of
+from tools.source.structure import ROOT, sources, tree_of
 
-COUNTS = Path(__file__).with_name("prose.json")
+COUNTS = ROOT / "tests" / "docs" / "prose.json"
 PAGE, DOCSTRING, MESSAGE, COMMENT = "page", "docstring", "message", "comment"
 EVERYWHERE = (PAGE, DOCSTRING, MESSAGE, COMMENT)
 HOUSE_VERBS = "state|states|stated|stating|lets|goes on|gives|lies|stands|hears"
