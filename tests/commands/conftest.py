@@ -6,8 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
+from ane.audio import write
+from ane.bundles import Bundle
+from ane.bundles.writing import write_bundle
 from ane.cli import main
+from ane.voices import Voice, save_voice
 
 RATE = 22050
 Complain = Callable[..., str]
@@ -86,3 +91,67 @@ def golden_copy(golden_checkpoints: Path, golden_config: Path, tmp_path: Path) -
     shutil.copytree(golden_checkpoints, directory, copy_function=shutil.copyfile)
     shutil.copyfile(golden_config, directory / "config.json")
     return directory
+
+
+@pytest.fixture(scope="session")
+def kokoro(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle in the layout of Kokoro, with the voices af_heart and af_bella; tests must not change it."""
+    from tests.imported import imported
+    from tests.models.kitten.kitten_model import write_kokoro_model
+
+    folder = tmp_path_factory.mktemp("kokoro")
+    return imported(write_kokoro_model(folder / "published"), folder / "bundle").path
+
+
+@pytest.fixture(scope="session")
+def whisper_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.models.whisper.random_whisper import write_openai
+
+    return write_openai(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="session")
+def whisper(whisper_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model as a bundle; tests must not change it."""
+    from tests.imported import imported
+
+    return imported(whisper_file, tmp_path_factory.mktemp("bundles") / "whisper").path
+
+
+@pytest.fixture
+def recordings(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Recordings in the working folder; talk.flac has 2 s of noise at 22.05 kHz in stereo, and the others are silent.
+
+    Random weights write down unclear text at every temperature, of which the first is enough here.
+    """
+    from ane.models.whisper.transcription import TranscriptionOptions
+
+    monkeypatch.setattr(TranscriptionOptions, "must_retry", lambda *_: False)
+    soundfile.write("talk.flac", np.random.default_rng(0).uniform(-0.5, 0.5, (44100, 2)), RATE)
+    for name, samples in (("a", 1600), ("b", 1600), ("empty", 0), ("silent", 32000)):
+        soundfile.write(f"{name}.wav", np.zeros(samples), 16000)
+    return workplace / "talk.flac"
+
+
+def latents(value: float, name: str = "") -> Voice:
+    """A voice of the size of the golden set's."""
+    return Voice(np.full((1, 32), value, np.float32), np.full((1, 80), value, np.float32), name)
+
+
+@pytest.fixture(scope="session")
+def voiced(tmp_path_factory: pytest.TempPathFactory, golden_model: Bundle) -> Path:
+    """A bundle of the golden set's tiny checkpoints with the voice builtin; tests must not change it."""
+    voice = tmp_path_factory.mktemp("voices") / "builtin.safetensors"
+    save_voice(voice, latents(1.0, "builtin"))
+    return write_bundle(golden_model.contents(), voice.parent / "bundle", voices={"builtin": voice}).path
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> list[Path]:
+    """Two clips, clips/0.wav and clips/1.wav, of which the second is longer than six seconds."""
+    files = [tmp_path / "clips" / f"{number}.wav" for number in range(2)]
+    files[0].parent.mkdir()
+    for number, file in enumerate(files):
+        time = np.arange(RATE * (1 + 6 * number)) / RATE
+        write(file, (0.4 * np.sin(2 * np.pi * (150 + 200 * time) * time)).astype(np.float32), RATE)
+    return files

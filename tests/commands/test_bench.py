@@ -10,27 +10,22 @@ import pytest
 from ane.bench import sessions
 from ane.bench.sessions import read_row
 from ane.bench.worker import BenchWorker
-from ane.bundles.bundle import Bundle
 from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main
 from ane.commands import bench
 from ane.commands.arguments import CommandParser
 from ane.system.errors import UserError
-from converters.coreml.coreml_package import CoreMLOptions
-from tests import conversions
 from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
+from tests.small_bundle import write_small_bundle
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 
 
 @pytest.fixture(scope="module")
-def converted(random_bundle, shared) -> Path:
-    """The random bundle with packages of its decoder and CLVP."""
-    buckets = {"prefill": (64,), "step": (44 + 2 * 500 + 44,), "clvp_text": (64,), "clvp_speech": (128,)}
-    return conversions.converted(
-        shared, Bundle(random_bundle), [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"]
-    ).path
+def converted(tmp_path_factory) -> Path:
+    """A random bundle with packages of its decoder and CLVP."""
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["autoregressive", "clvp"])
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +72,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "-o", "-"))
     rows = [row for row in found["rows"] if row["what"] != "sentence"]
     *_, sentence = found["rows"]
-    functions = ["prefill_64", "step_2_1088", "state_2_1088_1088", "store_32_1088", "clvp_text_64", "clvp_speech_128"]
+    functions = ["prefill_32", "step_2_64", "state_2_64_64", "store_32_64", "clvp_text_32", "clvp_speech_32"]
     assert [(row["settings"]["compute_units"], row["what"]) for row in rows] == [
         (units, function) for units in COMPUTE_UNITS for function in functions
     ]
@@ -100,7 +95,7 @@ def test_onnx_stands_beside_torch_in_one_table(ane, onnx_bundle):
 
 def test_the_interpreter_is_measured_on_request(ane, converted):
     printed = ane("--bundle", converted, "--backend", "mil", "--runs", "1")
-    assert "step_2_1088" in printed
+    assert "step_2_64" in printed
     assert "only for checking packages" in printed
     assert "No settings can be chosen" in printed
 

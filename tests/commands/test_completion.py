@@ -11,15 +11,35 @@ import pytest
 from ane.cli import SUMMARIES, main
 
 INSTALL = "apt-get install {}"
-# shell → how it completes a line, after reading the script as the example in the help says
+# shell → how it completes pairs of a default bundle and a line, after it reads the script as the help's example does
 ASK = {
-    "bash": 'eval "$(ane completion bash)"; COMP_LINE="$1"; COMP_POINT=${{#COMP_LINE}}; COMP_TYPE=9; COMP_WORDS=($1); '
-    'COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _python_argcomplete ane; printf "%s\\n" "${{COMPREPLY[@]}}"',
-    "fish": 'ane completion fish | source; complete -C "$argv[1]"',
-    "zsh": 'autoload -Uz compinit; compinit -u -d "$HOME/dump"; eval "$(ane completion zsh)"; '
-    "compadd() {{ :; }}; _describe() {{ print -l -- ${{(P)2}}; }}; words=(${{=1}}); CURRENT=${{#words}}; "
-    'BUFFER="$1"; CURSOR=${{#BUFFER}}; service=ane; _python_argcomplete ane',
+    "bash": """eval "$(ane completion bash)"
+        while [ $# -gt 0 ]; do
+            export ANE_BUNDLE="$1"; COMP_LINE="$2"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; COMP_WORDS=($2)
+            COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _python_argcomplete ane; printf "%s\\n" "${COMPREPLY[@]}" "== end"
+            shift 2
+        done""",
+    "fish": """ane completion fish | source
+        while test (count $argv) -gt 0
+            set -x ANE_BUNDLE $argv[1]; complete -C "$argv[2]"; echo "== end"; set argv $argv[3..-1]
+        end""",
+    "zsh": """autoload -Uz compinit; compinit -u -d "$HOME/dump"; eval "$(ane completion zsh)"
+        compadd() { :; }; _describe() { print -l -- ${(P)2}; }
+        while [ $# -gt 0 ]; do
+            export ANE_BUNDLE="$1"; words=(${=2}); CURRENT=${#words}; BUFFER="$2"; CURSOR=${#BUFFER}; service=ane
+            _python_argcomplete ane; print "== end"; shift 2
+        done""",
 }
+LINES = [  # the bundle of the user's defaults, the line, and a word that completes it
+    ("", "ane tra", "transcribe"),
+    ("", "ane say --follo", "--follow"),
+    ("", "ane say --bundle hea", "heart"),
+    ("heart", "ane read --bundle demo --voice mich", "michael"),
+    ("demo", "ane say --voice mich", "michael"),
+    ("nobody", "ane voices rem", "remove"),
+    ("", "ane voices remove ann", "anna"),
+    ("", "ane say --preset ultra", "ultra_fast"),
+]
 
 
 @pytest.fixture
@@ -42,27 +62,13 @@ def test_a_shell_completes_commands_flags_bundles_voices_and_presets(ane, shell)
     stored = Path(ane["ANE_HOME"]) / "voices" / "anna.safetensors"
     stored.parent.mkdir(parents=True)
     stored.touch()
-    for line, word, default in (
-        ("ane tra", "transcribe", ""),
-        ("ane say --follo", "--follow", ""),
-        ("ane say --bundle hea", "heart", ""),
-        ("ane read --bundle demo --voice mich", "michael", "heart"),
-        ("ane say --voice mich", "michael", "demo"),
-        ("ane voices rem", "remove", "nobody"),
-        ("ane voices remove ann", "anna", ""),
-        ("ane say --preset ultra", "ultra_fast", ""),
-    ):
-        name = ["argument"] if shell == "fish" else ["-"]
-        asked = subprocess.run(
-            [shell, "-c", ASK[shell].format(), *(name[:0] if shell == "fish" else ["shell"]), line],
-            env=ane | {"ANE_BUNDLE": default},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        found = [one.split("\t")[0].split(":")[0].strip() for one in asked.stdout.splitlines()]
-        assert word in found, (line, asked.stdout, asked.stderr)
+    arguments = [word for default, line, _ in LINES for word in (default, line)]
+    command = [shell, "-c", ASK[shell], *(["shell"] if shell != "fish" else []), *arguments]
+    asked = subprocess.run(command, env=ane, capture_output=True, text=True, timeout=120, check=False)
+    answers = asked.stdout.split("== end\n")[:-1]
+    for answer, (_, line, word) in zip(answers, LINES, strict=True):
+        found = [one.split("\t")[0].split(":")[0].strip() for one in answer.splitlines()]
+        assert word in found, (line, answer, asked.stderr)
 
 
 def test_the_manual_page_has_every_command_and_its_readers_find_no_fault(capsys, tmp_path):

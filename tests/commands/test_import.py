@@ -5,7 +5,6 @@ tests/bundles/test_hub.py tests imports from a hub.
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -67,22 +66,6 @@ def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(succeed, workplace
     assert open_model("mine").name == "My voice"
 
 
-def test_a_bundle_needs_no_import(succeed, complain):
-    succeed("import", "checkpoints", "-o", "./out")
-    assert complain("import", "out", "-o", "again").endswith(
-        "out is already a bundle and needs no import: use --bundle out"
-    )
-
-
-def test_a_bundle_is_replaced_only_with_force(succeed, complain):
-    succeed("import", "checkpoints", "-o", "./out")
-    before = Bundle("out").identity
-    assert "--force" in complain("import", "checkpoints", "-o", "./out", "--precision", "bf16")
-    assert Bundle("out").identity == before
-    succeed("import", "checkpoints", "-o", "./out", "--precision", "bf16", "--force")
-    assert Bundle("out").precision == "bf16"
-
-
 def test_random_weights_are_reported(succeed, directory):
     assert "the weights are random" not in succeed("import", "checkpoints", "-o", "./out")
     stated = json.loads((directory / "config.json").read_text())
@@ -100,12 +83,6 @@ def test_files_are_compared_with_the_expected_hashes(succeed, complain, director
     line = complain("import", "checkpoints", "-o", "./no", "--expect", "bad.json")
     assert "clvp2.pth has SHA-256" in line
     assert f"bad.json records {'0' * 64}" in line
-
-
-def test_a_config_is_read_from_a_file(succeed, complain, directory):
-    shutil.move(directory / "config.json", "sizes.json")
-    assert "--config" in complain("import", "checkpoints", "-o", "./out")
-    succeed("import", "checkpoints", "-o", "./out", "--config", "sizes.json")
 
 
 @pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refusals_of_models.tsv", "imports"))

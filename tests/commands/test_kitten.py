@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,21 @@ from tests.models.kitten.kitten_model import kitten_speaker, letters, write_kitt
 from tests.tables import rows
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published model, and the bundle that it becomes; tests must not change them."""
+    folder = tmp_path_factory.mktemp("kitten")
+    (folder / "home" / "bundles").mkdir(parents=True)
+    write_kitten_model(folder / "published")
+    assert main(["import", str(folder / "published"), "-o", str(folder / "home" / "bundles" / "kitty")]) == 0
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an imported bundle; espeak-ng is replaced by the letters of the text."""
+def bundle(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of that bundle, a copy; espeak-ng is replaced by the letters of the text."""
     monkeypatch.setattr(synthesizer, "load_espeak", lambda: letters)
-    write_kitten_model(tmp_path / "published")
-    assert main(["import", "published", "-o", "kitty"]) == 0
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return "kitty"
 
 

@@ -37,6 +37,8 @@ from tests.random_model import write_random_bundle
 from tests.small_bundle import write_small_bundle
 
 SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2", "--max-codes", "20")
+SAY = ("say", "Hi.", *SPEECH, "-o", "hi.wav", "--bundle")
+PREWARM = ("cache", "prewarm", "--bundle")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -52,9 +54,8 @@ def small(tmp_path_factory) -> Path:
     return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["clvp", "rlg_auto", "hifigan"])
 
 
-def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monkeypatch, capsys):
-    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
-    messages = capsys.readouterr().err
+def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, monkeypatch, succeed):
+    messages = succeed(*SAY, small)
     assert re.search(
         "Core ML has up to 1 function to compile and load for the first time: about 10 s, at 10.0 s per function, "
         f"an estimate. To do this ahead of time, run `ane cache prewarm --bundle {small}`.*"
@@ -63,7 +64,7 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
         re.DOTALL,
     )
     assert "Loading hifigan_14" in messages
-    assert soundfile.read(tmp_path / "hi.wav")[0].any()
+    assert soundfile.read("hi.wav")[0].any()
     device, children = RecordingDevice(), []
     monkeypatch.setattr(playback, "open_device", device)
     monkeypatch.setattr(
@@ -71,38 +72,30 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
         "PlayerProcess",
         lambda *arguments: children.append(arguments) or playback.Player(device(arguments[0]), *arguments),
     )
-    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "--stream"]) == 0
+    assert "for the first time" not in succeed("say", "Hi.", "--bundle", small, *SPEECH, "--stream"), "only once"
     assert device.played.any()
     assert len(children) == 1, "coremltools holds this process"
-    assert "for the first time" not in capsys.readouterr().err, "only the first load is announced"
-    assert main(["cache", "list"]) == 0
-    assert "compiled models" in capsys.readouterr().out
+    assert "compiled models" in succeed("cache", "list")
 
 
 @pytest.mark.parametrize(
     "before",
     [("verify", "--against", "coreml"), ("say", "Hi.", *SPEECH, "-o", "hi.wav", "--compute-units", "CPU_ONLY")],
 )
-def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_units(
-    mac, small, before, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    assert main([*before, "--bundle", str(small)]) == 0
-    capsys.readouterr()
-    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", "hi.wav"]) == 0
-    printed = capsys.readouterr().err
+def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_units(mac, small, before, succeed):
+    succeed(*before, "--bundle", small)
+    printed = succeed(*SAY, small)
     assert "up to 1 function to compile" in printed
     assert "Loading hifigan_14" in printed
 
 
 @pytest.mark.parametrize("version", ["14.7", "15.5", "26.4", "27.0"])
 @pytest.mark.parametrize("flags", [("Hello",), ("Hello", "--bundle", "demo", "--preset=fastest", "--max-codes", "8")])
-def test_the_embedded_voices_speak_at_once_on_the_cpu(mac, tmp_path, monkeypatch, capsys, version, flags):
+def test_the_embedded_voices_speak_at_once_on_the_cpu(mac, monkeypatch, capsys, version, flags):
     """Without a conversion, Core ML or MPS, which do not make models of this size faster."""
     native.write_system(mac.folder, version)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: pytest.fail("it converts"))
-    monkeypatch.chdir(tmp_path)
     assert main(["say", *flags, "--json", "-o", "a.wav"]) == 0
     printed = capsys.readouterr()
     assert re.match("(onnx|torch):cpu", json.loads(printed.out)["backend"])
@@ -143,27 +136,26 @@ def test_bench_also_measures_an_embedded_voice_on_core_ml(mac, small, monkeypatc
     }
 
 
-def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):
+def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, succeed):
     mac.order(Order("load", units="CPU_AND_NE", message="ANECCompile() FAILED"))
-    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if "instead" in line]
-    assert len(lines) == 1
-    assert lines[0].endswith("the Neural Engine's compiler rejects it. Running hifigan_14_14 on CPU_AND_GPU instead.")
+    [line] = [line for line in succeed(*SAY, small).splitlines() if "instead" in line]
+    assert line.endswith("the Neural Engine's compiler rejects it. Running hifigan_14_14 on CPU_AND_GPU instead.")
 
 
-def test_every_function_is_planned_and_verified(mac, small, capsys):
-    assert main(["verify", "--bundle", str(small), "--against", "coreml", "--networks", "rlg_auto"]) == 0
-    assert main(["plan", "--bundle", str(small), "--chip", "M1", "--json", "-"]) == 0
-    functions = json.loads(capsys.readouterr().out.splitlines()[-1])["functions"]
+def test_every_function_is_planned_and_verified(mac, small, succeed):
+    def planned() -> list[dict]:
+        lines = succeed("plan", "--bundle", small, "--chip", "M1", "--json", "-").splitlines()
+        return json.loads(next(line for line in lines if line.startswith("{")))["functions"]
+
+    succeed("verify", "--bundle", small, "--against", "coreml", "--networks", "rlg_auto")
+    functions = planned()
     assert len(functions) > 3
     assert all(
         set(one["placement"]["ops"]) <= {NEURAL_ENGINE, "CPU"} and not one["placement"]["unknown"] for one in functions
     )
-    planned = mac.count("plan ")
-    assert planned == len(functions)
-    assert main(["plan", "--bundle", str(small), "--chip", "M1", "--json", "-"]) == 0
-    assert mac.count("plan ") == planned, "a plan is remembered"
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["functions"] == functions
+    assert mac.count("plan ") == len(functions)
+    assert planned() == functions
+    assert mac.count("plan ") == len(functions), "a plan is remembered"
 
 
 def test_verification_announces_first_loads_and_tries_each_before(mac, small, capsys):
@@ -191,95 +183,75 @@ def test_functions_stay_loaded_only_where_the_memory_is_large_enough(installed, 
     assert fits_in_memory(packages, installed) == fits
 
 
-def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac, small, tmp_path, capsys, monkeypatch):
-    flags = ["cache", "prewarm", "--bundle", str(small)]
-    assert main([*flags, "--dry-run"]) == 0
-    assert "an estimate" in capsys.readouterr().out + capsys.readouterr().err
+def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac, small, succeed):
+    assert "an estimate" in succeed(*PREWARM, small, "--dry-run")
     assert mac.log == [], "nothing is compiled by a dry run"
     mac.order(Order("load", function="clvp_text_32", message="error code: -14"))
-    for _ in range(2):
-        assert main(flags) == 0
     count = sum(len(package.functions) for package in Bundle(small).packages)
-    printed = capsys.readouterr()
-    assert (
-        printed.out.count(f"{count - 1} of {count} functions are ready")
-        + printed.err.count(f"{count - 1} of {count} functions are ready")
-        == 2
-    )
+    for _ in range(2):
+        assert succeed(*PREWARM, small).count(f"{count - 1} of {count} functions are ready") == 1
     assert mac.count("compile ") == len(Bundle(small).packages)
     assert mac.count("predict ") == count - 1, "each is tried once"
     mac.order()
-    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
-    assert "Compiling" not in capsys.readouterr().err
+    assert "Compiling" not in succeed(*SAY, small)
 
 
-def test_prewarm_loads_a_refused_function_where_it_falls_to_and_measures(mac, small, tmp_path, capsys):
-    flags = ["cache", "prewarm", "--bundle", str(small)]
+def test_prewarm_loads_a_refused_function_where_it_falls_to_and_measures(mac, small, succeed):
     mac.order(Order("load", function="clvp_text_32", units="CPU_AND_NE", message="error code: -14"))
-    assert main(flags) == 0
-    printed = capsys.readouterr()
-    assert "Running clvp_text_32 on CPU_AND_GPU instead." in printed.out + printed.err
-    assert "4 of 4 functions are ready" in printed.out + printed.err
+    printed = succeed(*PREWARM, small)
+    assert "Running clvp_text_32 on CPU_AND_GPU instead." in printed
+    assert "4 of 4 functions are ready" in printed
     assert mac.count("predict clvp_text_32 CPU_AND_GPU") == 1
-    assert main([*flags, "--dry-run"]) == 0
-    printed = "".join(capsys.readouterr())
+    printed = succeed(*PREWARM, small, "--dry-run")
     assert re.search(r"at [\d.]+ s per function, as first loads of this model took on this machine", printed)
 
 
 def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_again_is_named(
-    mac, small, tmp_path, capsys
+    mac, small, succeed, capsys
 ):
-    say = ["say", "Hi.", "--bundle", str(small), *SPEECH, "--json", "-o", str(tmp_path / "hi.wav")]
-
     def backend(*flags: str) -> str:
-        assert main([*say, *flags]) == 0
-        return json.loads(capsys.readouterr().out)["backend"].split()[0]
+        capsys.readouterr()
+        assert main([*SAY, str(small), "--json", *flags]) == 0
+        out, err = capsys.readouterr()
+        said.append(err)
+        return json.loads(out)["backend"].split()[0]
 
-    assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
-    capsys.readouterr()
+    said: list[str] = []
+    succeed(*PREWARM, small)
     assert backend() == "coreml"
     native.write_system(mac.folder, "15.6", build="24G84")
     before = len(mac.log)
-    assert main(say) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["backend"].startswith("torch:cpu")
+    assert backend() == "torch:cpu"
     assert re.search(
         "macOS was updated since Core ML compiled this bundle, so this runs on torch. To compile it again, "
         f"run `ane cache prewarm --bundle {small}`: about ",
-        printed.err,
+        said[-1],
     )
     assert len(mac.log) == before, "nothing is compiled or loaded"
-    assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
-    capsys.readouterr()
+    succeed(*PREWARM, small)
     assert backend() == "coreml"
     native.write_system(mac.folder, "15.7", build="24G99")
     assert backend("--backend", "coreml") == "coreml", "who names an engine gets it"
 
 
-def test_a_book_keeps_the_engine_that_it_began_with(mac, small, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_book_keeps_the_engine_that_it_began_with(mac, small, succeed):
     Path("book.txt").write_text("Hi.\n\nThere.\n")
-    read = ["read", "book.txt", "--bundle", str(small), *SPEECH, "-o", "book.wav"]
-    assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
-    assert main([*read, "--backend", "torch:cpu"]) == 0
-    assert main([*read, "--redo", "1"]) == 0
-    printed = capsys.readouterr().err
-    assert printed.count("; torch:cpu") == 2, "the report names the engine"
-    assert "coreml" not in printed
+    succeed(*PREWARM, small)
+    for flags in (("--backend", "torch:cpu"), ("--redo", "1")):
+        printed = succeed("read", "book.txt", "--bundle", small, *SPEECH, "-o", "book.wav", *flags)
+        assert printed.count("; torch:cpu") == 1, "the report names the engine"
+        assert "coreml" not in printed
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-prewarm",)])
-def test_a_conversion_ends_with_the_first_loads_so_that_no_speech_waits_for_them(mac, small, tmp_path, capsys, flags):
-    convert = ["convert", str(small), "--to", "coreml", "--networks", "hifigan,rlg_auto", "-o", str(tmp_path / "new")]
-    assert main([*convert, *flags]) == 0
-    printed = "".join(capsys.readouterr())
-    functions = sum(len(package.functions) for package in Bundle(tmp_path / "new").packages)
+def test_a_conversion_ends_with_the_first_loads_so_that_no_speech_waits_for_them(mac, small, succeed, flags):
+    printed = succeed("convert", small, "--to", "coreml", "--networks", "hifigan,rlg_auto", "-o", "./new", *flags)
+    functions = sum(len(package.functions) for package in Bundle("new").packages)
     assert (f"{functions} of {functions} functions are ready" in printed) == (not flags)
-    assert main(["say", "Hi.", "--bundle", str(tmp_path / "new"), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
-    assert ("for the first time" in capsys.readouterr().err) == bool(flags)
+    assert ("for the first time" in succeed(*SAY, "./new")) == bool(flags)
 
 
-def test_an_interrupted_first_load_leaves_the_bundle_and_continues(mac, small, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_first_load_leaves_the_bundle_and_continues(mac, small, tmp_path, capsys, monkeypatch, succeed):
     def interrupted(self, *_):
         raise KeyboardInterrupt
 
@@ -290,8 +262,7 @@ def test_an_interrupted_first_load_leaves_the_bundle_and_continues(mac, small, t
             main(convert)
     command = f"ane cache prewarm --bundle {tmp_path / 'new'}"
     assert f"The bundle is complete. `{command}` continues" in capsys.readouterr().err
-    assert main(command.split()[1:]) == 0
-    assert "5 of 5 functions are ready" in "".join(capsys.readouterr())
+    assert "5 of 5 functions are ready" in succeed(*command.split()[1:])
 
 
 def test_the_estimate_includes_compiling_and_names_other_models(mac, packages):

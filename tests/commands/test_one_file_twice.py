@@ -1,5 +1,6 @@
 """Test that no command replaces a file that it reads, or writes two outputs to one file. It stops before any work."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -38,12 +39,22 @@ TEXTS = {
 }
 
 
-@pytest.fixture
-def files(workplace, speech, golden_copy):
-    """The user's files, and a function that returns the content of all of them."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, golden_checkpoints, golden_config) -> Path:
+    """Models of a user; the commands must not change them."""
+    folder = tmp_path_factory.mktemp("user")
     for name in ("model", "model/inner", "home/bundles/named"):
-        shutil.copytree(demo_bundle("heart"), name)
-    shutil.copytree(demo_bundle("demo"), "tortoise")
+        shutil.copytree(demo_bundle("heart"), folder / name)
+    shutil.copytree(demo_bundle("demo"), folder / "tortoise")
+    shutil.copytree(golden_checkpoints, folder / "checkpoints", copy_function=shutil.copyfile)
+    shutil.copyfile(golden_config, folder / "checkpoints" / "config.json")
+    return folder
+
+
+@pytest.fixture
+def files(workplace, speech, folder):
+    """The user's files, and a function that returns the content of all of them."""
+    shutil.copytree(folder, workplace, dirs_exist_ok=True, copy_function=os.link)
     for name, text in TEXTS.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")

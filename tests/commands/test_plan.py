@@ -12,7 +12,6 @@ import pytest
 
 from ane.bundles.hashes import FileRecord
 from ane.bundles.package_records import FunctionRecord, PackageRecord, sections_of
-from ane.cli import main
 from ane.commands import plan
 from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
 from converters.coreml.coreml_package import load_reference
@@ -112,11 +111,6 @@ def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bun
 )
 def test_an_error_is_one_line(step, complain, arguments, message):
     assert message in complain("plan", step, *arguments)
-
-
-def test_a_package_and_a_bundle_are_refused():
-    with pytest.raises(SystemExit, match="2"):
-        main(["plan", "a.mlpackage", "--bundle", "b"])
 
 
 # Core ML's compute plan, which is a fake

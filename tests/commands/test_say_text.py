@@ -41,14 +41,6 @@ def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_explanation_names_the_rule_of_each_change(capsys):
-    assert main(["say", "--explain", "--bundle", "demo", "Dr. Smith paid $5."]) == 0
-    out = capsys.readouterr().out
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
-    assert out.startswith("doctor smith paid five dollars.\n")
-    assert rows == [["$5", "five dollars", "$5"], ["Dr.", "doctor", "Dr. who"]]
-
-
 def test_each_line_of_the_lexicon_on_the_page_applies_to_its_example(capsys):
     page = (Path(__file__).parents[2] / "docs" / "writing.md").read_text(encoding="utf-8")
     lines, text = re.search(r"printf '(.*)' > words\.tsv\n.*? \"(.*?)\"", page).groups()
@@ -70,14 +62,6 @@ def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workp
     assert first["tokens"] == plain["tokens"]
 
 
-def test_what_is_explained_are_the_chunks_that_a_cast_divides(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("cast.toml").write_text('[speakers]\nAnna = "michael"\n', encoding="utf-8")
-    flags = ["“It cost $5,” said Anna. Nobody replied.", "--cast", "cast.toml"]
-    explained_chunks = [chunk["text"] for chunk in explained(capsys, *flags)["chunks"]]
-    assert explained_chunks == ["“It cost $5,”", "said Anna. Nobody replied."]
-
-
 def test_the_default_voice_explains_too_with_its_capitals(capsys):
     assert main(["say", "--explain", "--json", "Dr. Smith paid $5 to the FBI."]) == 0
     [chunk] = json.loads(capsys.readouterr().out)["chunks"]
@@ -92,11 +76,6 @@ def test_a_document_is_for_the_command_that_reads_documents(content, kind, workp
     assert main(["say", "-f", "book", "-o", "out.wav"]) == 1
     assert kind in (error := capsys.readouterr().err)
     assert "use `ane read book -o OUT.m4b`" in error
-
-
-def test_long_texts_are_explained_by_chunk(capsys):
-    chunks = explained(capsys, "The turtle was 1st. | The rabbit  came\n\n2nd.", "--split", "20,30")["chunks"]
-    assert [chunk["normalised"] for chunk in chunks] == ["the turtle was first.", "the rabbit came. second."]
 
 
 def test_pauses_speed_and_markup_change_the_sound_as_written(capsys):
@@ -153,17 +132,3 @@ def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, f
     assert main(["say", "--follow", "-o", "x.wav", *flags]) == 1
     assert why in capsys.readouterr().err
     assert not Path("x.wav").exists()
-
-
-CHAT = (
-    "# Two steps\n\nHere is ~~one~~ a [way](docs/a.md):\n\n```sh\nmake install\n```\n\n1. First\n2. Second\n\n"
-    "| a | b |\n|---|---|\n| 1 | 2 |\n"
-)
-
-
-def test_markdown_is_read_as_a_document_is_unless_it_is_forbidden(capsys):
-    read = " ".join(chunk["normalised"] for chunk in explained(capsys, CHAT)["chunks"])
-    assert read == "two steps. here is a way: one, first. two, second. a, b. one, two."
-    marks = " ".join(chunk["normalised"] for chunk in explained(capsys, CHAT, "--no-markdown")["chunks"])
-    assert "make install" in marks
-    assert explained(capsys, "a\n    b", "--markdown")["chunks"][0]["normalised"] == "a b."
