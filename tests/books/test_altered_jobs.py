@@ -41,7 +41,7 @@ CELLS = [-1, 0, 7, 10**12, 1e300, float("inf"), "x", "[1]", '{"a": 1}', "[[1, 2]
 @pytest.fixture(scope="module")
 def job(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    run_job(folder / "book.wav.job", book(4))
+    run_job(folder / "book.wav.job", book(2))
     with closing(JobStore(folder / "book.wav.job")) as store:
         for name, value in {
             "title": "A",
@@ -68,7 +68,7 @@ def use(folder: Path) -> None:
     """What `ane read --status` and the next run read of a job."""
     with closing(JobStore(folder / "book.wav.job")) as store:
         print_status(Console(file=io.StringIO()), store)
-        store.adopt(plan_for(StandInSpeaker(), book(4), store.seed(None)))
+        store.adopt(plan_for(StandInSpeaker(), book(2), store.seed(None)))
         store.signals()
         for options in ({"word_times": True, "times": True}, {"loudness": -19.0}):
             write_book_files(store, OutputOptions(folder / "book.wav", **options))
@@ -105,6 +105,6 @@ def test_of_one_damaged_sound_only_its_chunk_is_spoken_again(job, tmp_path):
     (folder / "book.wav").unlink()
     with pytest.raises(UserError, match=r"the sound of chunk \d+ in .* was damaged and is removed: run the command"):
         write(folder / "book.wav.job", folder / "book.wav", srt=True)
-    assert run_job(folder / "book.wav.job", book(4)) == 1
+    assert run_job(folder / "book.wav.job", book(2)) == 1
     write(folder / "book.wav.job", folder / "book.wav", srt=True)
     assert (folder / "book.wav").read_bytes() == (job / "book.wav").read_bytes()

@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -183,31 +182,23 @@ def test_a_file_keeps_its_mode_and_a_job_is_its_users_alone(tmp_path):
         os.umask(former)
 
 
+# the processes wait until their standard input, which they share, ends
 NEW_JOB = """
-import sys, time
+import sys
 from pathlib import Path
 from ane.books.store import JobStore
-while time.time() < float(sys.argv[2]):
-    pass
+print("ready", flush=True)
+sys.stdin.read()
 JobStore(Path(sys.argv[1])).close()
 """
 
 
 def test_processes_that_begin_a_job_at_the_same_moment_share_it(tmp_path):
     for attempt in range(3):
-        begin = str(time.time() + 4)
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-c", NEW_JOB, tmp_path / str(attempt) / "job", begin],
-                cwd=Path(__file__).parents[2],
-                stderr=subprocess.PIPE,
-            )
-            for _ in range(4)
-        ]
+        command, (reading, writing) = [sys.executable, "-c", NEW_JOB, tmp_path / str(attempt) / "job"], os.pipe()
+        streams = {"stdin": reading, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started = [subprocess.Popen(command, cwd=Path(__file__).parents[2], **streams) for _ in range(4)]
+        os.close(reading)
+        assert [process.stdout.readline() for process in started] == [b"ready\n"] * 4
+        os.close(writing)
         assert [process.communicate()[1] for process in started] == [b""] * 4
-
-
-def test_a_file_in_place_of_the_jobs_folder_is_named(tmp_path):
-    (tmp_path / "job").touch()
-    with pytest.raises(UserError, match="it is not a folder: move it, or choose another output"):
-        JobStore(tmp_path / "job")

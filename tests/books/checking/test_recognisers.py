@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,9 +141,14 @@ CLEAR = [
 ]
 
 
+@pytest.fixture(scope="module")
+def heart() -> Any:
+    return ane.load()
+
+
 @pytest.mark.parametrize("text", CLEAR)
-def test_the_default_voice_is_not_suspect(recogniser, text):
-    sound = trimmed(ane.load().speak(text).audio, (0.05, 0.05))
+def test_the_default_voice_is_not_suspect(recogniser, heart, text):
+    sound = trimmed(heart.speak(text).audio, (0.05, 0.05))
     assert recogniser.problems(text, sound, RATE, signals_of(sound, RATE).loudness) == []
     assert recogniser.problems(f"Yellow windows, {text}", sound, RATE, signals_of(sound, RATE).loudness)
 
