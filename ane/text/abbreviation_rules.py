@@ -14,7 +14,7 @@ from ane.text.lexicon import (
     SHORT_FORMS,
     TITLES,
 )
-from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule
+from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule, with_digits
 
 
 def expand_title(match: re.Match) -> str:
@@ -98,8 +98,10 @@ RULES: tuple[TextRule, ...] = (
     rule("foo.bar()", r"(?<=[a-z_])\.(?=[a-z_]\w*\()", " dot "),
     rule("Tel.: 555", r"\b([tT])el\b\.?(?=: )", r"\1elephone"),
     rule("up 5% y/y", r"(?<=percent )([wmqyWMQY])/\1(?!\w)", lambda match: PERIODS[match[1].lower()]),
-    rule("123 F.3d", r"F\.(?<=\d F\.) ?([23])d\b", lambda match: f"F {'second' if match[1] == '2' else 'third'}"),
-    rule("q6h", r"(?<![\w-])q(\d{1,2})h\b", r"every \1 hours"),
+    *with_digits(
+        rule("123 F.3d", r"F\.(?<=\d F\.) ?([23])d\b", lambda match: f"F {'second' if match[1] == '2' else 'third'}"),
+        rule("q6h", r"(?<![\w-])q(\d{1,2})h\b", r"every \1 hours"),
+    ),
     rule("F = ma", r"(?<=[A-Z] = )(?:ma|mgh|mv|kx|hf)\b", lambda match: " ".join(match[0])),
     rule("with and without", r"\b[wW]/(o\b|(?=\s|[a-z]))", lambda match: "without" if match[1] else "with "),
     rule("Dr. who", r"\b([A-Za-z]{2,6})\.\s*(?=[A-Za-z&])", expand_title),
@@ -175,7 +177,11 @@ RULES: tuple[TextRule, ...] = (
     ),
     rule("King's X", r"X(?<=\bKing's X)\b(?!-)", "Cross"),
     rule("Yr 9", r"Yr(?<!\wYr)(s?) (?=\d{1,2}\b)", r"Year\1 "),
+    rule("the 3rd min.", r"min\.(?<=(?:st|nd|rd|th) min\.)", lambda match: f"minute{period_after(match)}"),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
+    rule("3-pt shots", r"(?<=\d-)pt\b(?! (?:bottle|jar|carton))", "point"),
+    rule("pp. 4 ff.", r"(?<=\d) ?ff\b\.?", " and following"),
+    rule("c. AD 120", r"\bc\. ?(?=(?:AD|A\.D\.|CE) \d)", "circa "),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
     rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
     rule(

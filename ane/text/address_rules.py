@@ -24,13 +24,13 @@ from ane.text.places import (
     UNSURE_STATES,
     WITHIN_ADDRESS,
 )
-from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, in_context, period_after, rule
+from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, in_context, period_after, rule, with_digits
 
 DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
 NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
-TOWN_OF_STATE = re.compile(r"\b[A-Z][a-z]+, \Z")
+TOWN_OF_STATE = re.compile(r"\b[A-Z](?:[a-z]+|\.A\.), \Z")
 TOWN_BEFORE = re.compile(rf"\b{any_of(TOWNS)}, \Z")
 CUE_BEFORE = re.compile(r"\b(?:in|near|outside|from|to) (?:[A-Z][\w.'-]+ ){0,2}[A-Z][\w'-]+[a-z], \Z")
 UNLETTERED = f"(?i:{''.join(rf'(?<!{word} )' for word in sorted(LETTERED))})"  # no word such as "group" before
@@ -65,6 +65,11 @@ def expand_street(match: re.Match) -> str:
     if match[1] == "ST":
         return f"STREET{period_after(match)}" if before[1].isupper() and match[2] else match[0]
     return STREETS[match[1].lower()] + (period_after(match) if match[2] else "")
+
+
+def expand_streets(match: re.Match) -> str:
+    """Read 5th & 6th Aves. as "fifth and sixth avenues"."""
+    return f"{STREETS[match[1].lower()]}s{period_after(match) if match[2] else ''}"
 
 
 def expand_state(match: re.Match) -> str:
@@ -165,52 +170,62 @@ RULES: tuple[TextRule, ...] = (
         rf"\b({any_of(name.capitalize() for name in WITHIN_ADDRESS)})\.?\s+(?=#?\w?\d)",
         lambda match: f"{WITHIN_ADDRESS[match[1].lower()]} ",
     ),
-    rule("OX2 6PN", r"\b([A-Z])([A-Z])(?=\d[\dA-Z]? \d[ABD-HJLNP-UW-Z]{2}\b)", r"\1 \2 "),
-    rule(
-        "I-95 N",
-        r"(?<=\d )[NSEW]\b(?![.'&-]?\w)",
-        in_context(
-            ((r"\b(?:I-|US[- ]|(?:[Hh]wy|[Hh]ighway|[Rr]oute|[Ii]nterstate)[- ])\d{1,3} ", ""),),
-            lambda match: DIRECTIONS[match[0]],
-        ),
-    ),
-    rule(
-        "heading 270",
-        r"(?<![\w.,$£€-])[0-3]\d\d\b(?![.,:/-]?\d|%|°)",
-        in_context(
-            (
-                (
-                    r"(?<!\b[Ii]n )(?<!nder )(?<!see )(?<!See )\b(?i:heading)(?: (?:of|is))? ",
-                    r"[.,;:!?)]|\s*\Z| (?:and|at|for|then|on|from|until|to)\b",
-                ),
+    *with_digits(
+        rule("OX2 6PN", r"\b([A-Z])([A-Z])(?=\d[\dA-Z]? \d[ABD-HJLNP-UW-Z]{2}\b)", r"\1 \2 "),
+        rule("BA1 2TW", r"(?<=[A-Z] \d )(\d)([A-Z])([A-Z])\b", r"\1 \2 \3"),
+        rule("5th & 6th Aves.", r"(?<=\d(?:st|nd|rd|th) )(Ave|St)s\b(\.?)", expand_streets),
+        rule(
+            "I-95 N",
+            r"(?<=\d )[NSEW]\b(?![.'&-]?\w)",
+            in_context(
+                ((r"\b(?:I-|US[- ]|(?:[Hh]wy|[Hh]ighway|[Rr]oute|[Ii]nterstate)[- ])\d{1,3} ", ""),),
+                lambda match: DIRECTIONS[match[0]],
             ),
-            lambda match: number_words.digits(match[0]),
         ),
+        rule(
+            "heading 270",
+            r"(?<![\w.,$£€-])[0-3]\d\d\b(?![.,:/-]?\d|%|°)",
+            in_context(
+                (
+                    (
+                        r"(?<!\b[Ii]n )(?<!nder )(?<!see )(?<!See )\b(?i:heading)(?: (?:of|is))? ",
+                        r"[.,;:!?)]|\s*\Z| (?:and|at|for|then|on|from|until|to)\b",
+                    ),
+                ),
+                lambda match: number_words.digits(match[0]),
+            ),
+        ),
+        rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
     ),
-    rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
     rule("Austin, TX", r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))", expand_state_of_town),
     rule(
         "Boston, Mass.",
         rf"\b({any_of(OLD_STATES)})\.",
         lambda match: OLD_STATES[match[1]] + period_after(match) if follows(match, TOWN_OF_STATE) else match[0],
     ),
-    rule("account no. 12, Case No. 21-cv-0456", r"(?<=[a-z] )[nN]o\.\s?(?=\d{3}|[A-Z]{1,4}-\d|\d+-\w+-\d)", "number "),
-    rule("ref. AB-1", r"\b([rR]ef)\.\s?(?=[A-Z]{1,4}-\d|(?<!the ref\. )(?<!a ref\. )(?<!our ref\. )\d)", r"\1erence "),
-    rule(
-        "FL350",
-        r"FL(?<!\wFL) ?(\d{2,3})\b(?![,-]?\d| (?:miles|km|people)\b)",
-        lambda match: (
-            match[0]
-            if match[0][2] == " " and follows(match, PLACE_BEFORE)
-            else f"flight level {number_words.digits(match[1])}"
+    *with_digits(
+        rule(
+            "account no. 12, Case No. 21-cv-0456", r"(?<=[a-z] )[nN]o\.\s?(?=\d{3}|[A-Z]{1,4}-\d|\d+-\w+-\d)", "number "
         ),
-    ),
-    rule(
-        "runway 27L",
-        r"unway (?<=[rR]unway )(\d{2})(?:(L)|(R)|(C))?\b",
-        lambda match: (
-            f"unway {number_words.digits(match[1])}"
-            f"{' left' * bool(match[2])}{' right' * bool(match[3])}{' center' * bool(match[4])}"
+        rule(
+            "ref. AB-1", r"\b([rR]ef)\.\s?(?=[A-Z]{1,4}-\d|(?<!the ref\. )(?<!a ref\. )(?<!our ref\. )\d)", r"\1erence "
+        ),
+        rule(
+            "FL350",
+            r"FL(?<!\wFL) ?(\d{2,3})\b(?![,-]?\d| (?:miles|km|people)\b)",
+            lambda match: (
+                match[0]
+                if match[0][2] == " " and follows(match, PLACE_BEFORE)
+                else f"flight level {number_words.digits(match[1])}"
+            ),
+        ),
+        rule(
+            "runway 27L",
+            r"unway (?<=[rR]unway )(\d{2})(?:(L)|(R)|(C))?\b",
+            lambda match: (
+                f"unway {number_words.digits(match[1])}"
+                f"{' left' * bool(match[2])}{' right' * bool(match[3])}{' center' * bool(match[4])}"
+            ),
         ),
     ),
     rule(
@@ -226,74 +241,77 @@ RULES: tuple[TextRule, ...] = (
             lambda match: COMPASS.get(match[0], match[0]),
         ),
     ),
-    rule(
-        "code: 4938",
-        r"(?<![\w.,-])\d{4,}\b(?![.,:]\d|-)",
-        in_context(
-            (
-                (  # not "the code is 4000 lines long" and "the code is 2024 compliant"
-                    r"(?<!building )(?<!tax )(?<!dress )\b(?i:code)(?: (?:is|was)|:) ",
-                    r"[\"')\]]*(?:[.,;:!?\n]|\s*\Z"
-                    r"| (?:and|or|but|for|to|on|at|in|not|so|if|when|until|from|it|please)\b)",
-                ),
-            ),
-            lambda match: number_words.digits(match[0]),
-        ),
-    ),
-    rule(
-        "flight BA 2490, Flight 370",
-        r"(?<![\w.,$£€/-])(?:([A-Z]{2}) ?)?(\d{2,4})\b(?![.,:/-]?\d|%|-[a-z])",
-        in_context(
-            (
+    *with_digits(
+        rule(
+            "code: 4938",
+            r"(?<![\w.,-])\d{4,}\b(?![.,:]\d|-)",
+            in_context(
                 (
-                    r"\b[fF]lights?(?: (?:number|no\.))? (?:#|number )?",
-                    rf"(?!\s(?:(?!{NOT_PLURAL}\b)[a-z]+s|people|km|hour|ft|feet)\b)",
+                    (r"\b[tT]ext [A-Z]\w* to ", ""),
+                    (  # not "the code is 4000 lines long" and "the code is 2024 compliant"
+                        r"(?<!building )(?<!tax )(?<!dress )\b(?i:code)(?: (?:is|was)|:) ",
+                        r"[\"')\]]*(?:[.,;:!?\n]|\s*\Z"
+                        r"| (?:and|or|but|for|to|on|at|in|not|so|if|when|until|from|it|please)\b)",
+                    ),
                 ),
-                (r"\bFlight ", ""),
+                lambda match: number_words.digits(match[0]),
             ),
-            expand_flight,
         ),
-    ),
-    rule(
-        "on AA 102 to Dallas",
-        rf"(?<![\w.,$£€/-])({any_of(AIRLINES)}) ?(\d{{3,4}})\b(?![.,:/-]?\d|%|-[a-z])",
-        in_context(
-            (
-                (r"\b(?:flew|flying|fly|board(?:ed|ing)?|aboard|booked)(?: on)? ", ""),
+        rule(
+            "flight BA 2490, Flight 370",
+            r"(?<![\w.,$£€/-])(?:([A-Z]{2}) ?)?(\d{2,4})\b(?![.,:/-]?\d|%|-[a-z])",
+            in_context(
                 (
-                    "",
-                    r" (?:(?:to|from) [A-Z]|(?:departs|departed|landed|lands|arrives|arrived|took off|takes off)\b"
-                    r"|(?:is|was|has been) (?:now |still )?(?:boarding|delayed|cancell?ed|on time|late|due)\b)",
+                    (
+                        r"\b[fF]lights?(?: (?:number|no\.))? (?:#|number )?",
+                        rf"(?!\s(?:(?!{NOT_PLURAL}\b)[a-z]+s|people|km|hour|ft|feet)\b)",
+                    ),
+                    (r"\bFlight ", ""),
                 ),
+                expand_flight,
             ),
-            expand_flight,
         ),
-    ),
-    rule(
-        "zip code 90210, order 2021-00123, t2000",
-        r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"
-        r"(?![\w@-]|[.,:]\d|\.\w)",
-        expand_code,
-    ),
-    rule(
-        "10.0.0.1:8080",
-        r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost)(?::|,? port )(\d{2,5})\b",
-        lambda match: f"{match[1]} port {number_words.digits(match[2])}",
-    ),
-    rule(
-        "401(k), 501(c)(3), 401k",
-        r"(?<![\w$£€.,])([45])0(\d)(?:\s?\(([a-z])\)(?:\((\d)\))?|(?:(?<=401)k|(?<=403)b)\b)",
-        lambda match: " ".join(
-            filter(
-                None,
-                [
-                    number_words.digits(match[1]),
-                    "oh",
-                    *map(number_words.digits, match[2]),
-                    match[3] or match[0][-1],
-                    number_words.digits(match[4] or ""),
-                ],
-            )
+        rule(
+            "on AA 102 to Dallas",
+            rf"(?<![\w.,$£€/-])({any_of(AIRLINES)}) ?(\d{{3,4}})\b(?![.,:/-]?\d|%|-[a-z])",
+            in_context(
+                (
+                    (r"\b(?:flew|flying|fly|board(?:ed|ing)?|aboard|booked)(?: on)? ", ""),
+                    (
+                        "",
+                        r" (?:(?:to|from) [A-Z]|(?:departs|departed|landed|lands|arrives|arrived|took off|takes off)\b"
+                        r"|(?:is|was|has been) (?:now |still )?(?:boarding|delayed|cancell?ed|on time|late|due)\b)",
+                    ),
+                ),
+                expand_flight,
+            ),
+        ),
+        rule(
+            "zip code 90210, order 2021-00123, t2000",
+            r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"
+            r"(?![\w@-]|[.,:]\d|\.\w)",
+            expand_code,
+        ),
+        rule(
+            "10.0.0.1:8080",
+            r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost)(?::|,? port )(\d{2,5})\b",
+            lambda match: f"{match[1]} port {number_words.digits(match[2])}",
+        ),
+        rule(
+            "401(k), 501(c)(3), 401k",
+            r"(?<![\w$£€.,])([45])0(\d)(?:\s?\(([a-z])\)(?:\((\d)\))?|(?:(?<=401)k|(?<=403)b)\b)",
+            lambda match: " ".join(
+                filter(
+                    None,
+                    [
+                        number_words.digits(match[1]),
+                        "oh",
+                        *map(number_words.digits, match[2]),
+                        match[3] or match[0][-1],
+                        number_words.digits(match[4] or ""),
+                    ],
+                )
+            ),
         ),
     ),
 )

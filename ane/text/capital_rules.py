@@ -274,6 +274,11 @@ HEADINGS: tuple[TextRule, ...] = (
 )
 CHORD = "(?:IV|VI{0,2}|I{1,3}|iv|vi{0,2}|i{1,3})7?"
 NUMERALS: tuple[TextRule, ...] = (
+    rule(
+        "XIXth",
+        rf"\b(?=[IVXL]{{2}}){TENS}(?:th|st|nd|rd)\b",
+        lambda match: number_words.ordinal(number_words.roman(match[0][:-2])),
+    ),
     rule("ii–V–I", rf"(?<![\w'–-])(?=[IVXivx])(?:{CHORD}(?: ?[-–] ?)){{2,7}}{CHORD}(?![\w'–-])", expand_progression),
     rule(
         "stage IIIb",

@@ -6,7 +6,7 @@ from math import gcd
 from ane.text import number_words
 from ane.text.lexicon import CRICKET_TEAMS, ISOTOPES, MODELS, SPACED_UNITS, UNITS, UNSPACED_UNITS
 from ane.text.number_rules import plural
-from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, rule
+from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, rule, with_digits
 
 YEAR_CUE = re.compile(
     r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
@@ -107,7 +107,7 @@ def record_words(match: re.Match) -> str:
 
 
 # These rules run before those for ranges and decimals.
-RECORD_RULES = (
+RECORD_RULES = with_digits(
     rule(
         "improved to 5-0",
         r"(?<![\w.,$£€/-])(\d{1,2})[-–](\d{1,2})\b(?![-–:/]|[.,]\d|%)",
@@ -179,7 +179,8 @@ RECORD_RULES = (
         "Blink-182, uranium-235",
         r"-([1-9]\d{2})\b(?![-–.,/]?\d|[-%])",
         in_context(
-            ((rf"\b(?:[A-Z][a-z]{{3,}}|{any_of(ISOTOPES)})", ""),), lambda match: f" {number_words.year(int(match[1]))}"
+            ((rf"\b(?:[A-Z][a-z](?:[a-z][a-z]+)?|{any_of(ISOTOPES)})", ""),),
+            lambda match: f" {number_words.year(int(match[1]))}",
         ),
     ),
     rule("H.264", r"\b([Hx])\.?26([45])\b", lambda match: f"{match[1]} {number_words.year(260 + int(match[2]))}"),
@@ -222,7 +223,7 @@ RECORD_RULES = (
         ),
     ),
 )
-FRACTION_RULES = (
+FRACTION_RULES = with_digits(
     rule(
         "in 3/4 time",
         r"/(?:(?<=\bin [2-9]/)|(?<=\b[Aa] [2-9]/)|(?<=\bin 12/)|(?<=\b[Aa] 12/))"
@@ -237,7 +238,7 @@ FRACTION_RULES = (
             (
                 (
                     r"\b(?i:play\w*|written|notated|count\w*|conduct\w*|waltz|jig|tune|song|piece|movement|march|reel|minuet"
-                    r"|mazurka)(?: (?:is|are|was|it|them))? in \d\d?",
+                    r"|mazurka|cadence|chords?|melody|waltz)(?: (?:is|are|was|it|them))? in \d\d?",
                     "",
                 ),
                 ("", r"\d+ at \d+ ?(?:bpm|BPM|beats)\b"),
@@ -255,6 +256,11 @@ FRACTION_RULES = (
             ),
             lambda match: " to ",
         ),
+    ),
+    rule(
+        "1/2-3/4",
+        r"[-–](?=\d{1,3}/\d{1,3}(?![\d/]))",
+        in_context(((r"(?<![\d/])\d{1,3}/\d{1,3}", ""),), lambda match: " to "),
     ),
     rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
     rule(
@@ -281,7 +287,7 @@ FRACTION_RULES = (
         expand_fraction,
     ),
 )
-COUNT_RULES = (
+COUNT_RULES = with_digits(
     rule("21st", r"(?<![\w.])(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?i:st|nd|rd|th)\b", expand_ordinal),
     rule("1960s-80s", r"(?<=\d0s)\s?[-–]\s?'?(\d0s)\b", r" to the '\1"),
     rule("1960s-1980s", r"(?<=\d0s)\s?[-–]\s?(?=[12]\d\d0s)", " to "),
@@ -301,7 +307,7 @@ COUNT_RULES = (
 )
 RULES: tuple[TextRule, ...] = (*FRACTION_RULES, *COUNT_RULES)
 # Rules for the numbers that are left after all other rules.
-REMAINING_NUMBERS: tuple[TextRule, ...] = (
+REMAINING_NUMBERS: tuple[TextRule, ...] = with_digits(
     rule(
         "1984",
         r"(?<![\w.,])(?P<n>1\d{3}|20\d\d)"

@@ -5,7 +5,7 @@ import re
 from ane.text import number_words
 from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONTHS, SURE_WITH_VERSE
 from ane.text.number_rules import parts_in_words
-from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule
+from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule, with_digits
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
 # Names of months. "may" and "march" in lower case are verbs.
@@ -180,115 +180,131 @@ DATE_RULES = (
         rf"\b(?=[MTWFS][a-uA-U])({SHORT_DAY})\b(\.?)",
         in_context(DAY_CASES, lambda match: DAYS[match[1].lower()] + (period_after(match) if match[2] else "")),
     ),
-    rule(
-        "Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))", r"\1 to "
-    ),
-    rule(
-        "1 Jan 2000–31 Dec 2010",
-        rf"(?<![\w.,:-])({DAY}{ORDINAL}\s+{MONTH}(?:\s+{YEAR})?)\s?[-–]\s?(?={DAY}{ORDINAL}\s+{MONTH})",
-        r"\1 to ",
-    ),
-    rule(
-        "2024-05-01",
-        rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
-        lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else ""),
-    ),
-    rule(
-        "12/05/2024",
-        r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:1[5-9]|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
-        expand_numeric_date,
-    ),
-    rule(
-        "2024-05",
-        r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])",
-        lambda match: f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}",
-    ),
-    rule(
-        "1-May-2024, May-1-2024",
-        rf"\b(?:(?P<day>{DAY})-(?P<month>{MONTH})|(?P<other>{MONTH})-(?P<number>{DAY}))"
-        rf"(?:-(?P<year>{YEAR}))?(?![\w-])",
-        lambda match: month_day_words(
-            MONTHS.index(month_name(match["month"] or match["other"])) + 1,
-            match["day"] or match["number"],
-            match["year"],
+    *with_digits(
+        rule(
+            "Jan 1 - Mar 3",
+            rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))",
+            r"\1 to ",
         ),
-    ),
-    rule(
-        "may 1, 2024",
-        rf"\b(?P<month>ma(?:y|rch))\s+(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?,?\s+(?P<year>{YEAR})",
-        expand_month_day,
-    ),
-    rule(
-        "1 may 2024",
-        rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?\s+(?:of\s+)?"
-        rf"(?P<month>may|march),?\s+(?P<year>{YEAR})",
-        expand_day_month,
-    ),
-    rule(
-        "May 1st, 2024",
-        rf"\b(?P<month>{MONTH})\s+(?P<day>{DAY}){ORDINAL}{LAST_DAY}(?![\w:%]|[.,]\d)"
-        rf"(?:,?\s+(?P<year>{YEAR}))?",
-        expand_month_day,
-    ),
-    rule(
-        "1 May 2024",
-        rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}{LAST_DAY}\s+(?:of\s+)?(?P<month>{MONTH})"
-        rf"(?:,?\s+(?P<year>{YEAR}))?",
-        expand_day_month,
-    ),
-    rule(
-        "May 2024",
-        rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
-        lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}",
-    ),
-    rule(
-        "on 2/14, Saturday 4/12",
-        MONTH_AND_DAY,
-        lambda match: month_day_words(match[1], match[2]) if follows(match, BEFORE_DATE) else match[0],
+        rule(
+            "1 Jan 2000–31 Dec 2010",
+            rf"(?<![\w.,:-])({DAY}{ORDINAL}\s+{MONTH}(?:\s+{YEAR})?)\s?[-–]\s?(?={DAY}{ORDINAL}\s+{MONTH})",
+            r"\1 to ",
+        ),
+        rule(
+            "2024-05-01",
+            rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
+            lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else ""),
+        ),
+        rule(
+            "12/05/2024",
+            r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:1[5-9]|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
+            expand_numeric_date,
+        ),
+        rule(
+            "2024-05",
+            r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])",
+            lambda match: f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}",
+        ),
+        rule(
+            "1-May-2024, May-1-2024",
+            rf"\b(?:(?P<day>{DAY})-(?P<month>{MONTH})|(?P<other>{MONTH})-(?P<number>{DAY}))"
+            rf"(?:-(?P<year>{YEAR}))?(?![\w-])",
+            lambda match: month_day_words(
+                MONTHS.index(month_name(match["month"] or match["other"])) + 1,
+                match["day"] or match["number"],
+                match["year"],
+            ),
+        ),
+        rule(
+            "may 1, 2024",
+            rf"\b(?P<month>ma(?:y|rch))\s+(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?,?\s+(?P<year>{YEAR})",
+            expand_month_day,
+        ),
+        rule(
+            "1 may 2024",
+            rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?\s+(?:of\s+)?"
+            rf"(?P<month>may|march),?\s+(?P<year>{YEAR})",
+            expand_day_month,
+        ),
+        rule(
+            "May 1st, 2024",
+            rf"\b(?P<month>{MONTH})\s+(?P<day>{DAY}){ORDINAL}{LAST_DAY}(?![\w:%]|[.,]\d)"
+            rf"(?:,?\s+(?P<year>{YEAR}))?",
+            expand_month_day,
+        ),
+        rule(
+            "1 May 2024",
+            rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}{LAST_DAY}\s+(?:of\s+)?(?P<month>{MONTH})"
+            rf"(?:,?\s+(?P<year>{YEAR}))?",
+            expand_day_month,
+        ),
+        rule(
+            "May 2024",
+            rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
+            lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}",
+        ),
+        rule(
+            "12/23–1/2",
+            r"(?<![\w/])(1[0-2]|0?[1-9])/(1[3-9]|2\d|3[01])\s?[-–]\s?(1[0-2]|0?[1-9])/(?!\2\b)([12]?\d|3[01])\b"
+            r"(?![/\w\"]| ?(?:in|inch|of|cup|mile)\b)",
+            lambda match: f"{month_day_words(match[1], match[2])} to {month_day_words(match[3], match[4])}",
+        ),
+        rule(
+            "on 2/14, Saturday 4/12",
+            MONTH_AND_DAY,
+            lambda match: month_day_words(match[1], match[2]) if follows(match, BEFORE_DATE) else match[0],
+        ),
     ),
     rule(
         "Sept.",
         r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
         lambda match: month_name(match[1]) + period_after(match),
     ),
-    rule("Q1-Q3", r"(?<=\bQ[1-4])\s?[-–]\s?(?=Q?[1-4]\b)", " to "),
-    rule("Q1'24", r"(?<=\b[QH][1-4])'(?=\d\d\b)", " '"),
-    rule(
-        "06/2024",
-        r"(?<![\w./-])(0[1-9]|1[0-2])/((?:19|20)\d\d)(?![\d/])",
-        lambda match: f"{MONTHS[int(match[1]) - 1]} {number_words.year(int(match[2]))}",
-    ),
-    rule(
-        "exp. 12/26",
-        r"(?<![\w./-])(0[1-9]|1[0-2])/(\d\d)(?![\d/])",
-        in_context(
-            ((r"\b(?i:exp(?:\.|ires?|iry|iration)?(?: date)?|valid (?:thru|through|until)):? ", ""),),
-            lambda match: f"{MONTHS[int(match[1]) - 1]} {number_words.year(2000 + int(match[2]))}",
+    *with_digits(
+        rule("Q1-Q3", r"(?<=\bQ[1-4])\s?[-–]\s?(?=Q?[1-4]\b)", " to "),
+        rule("Q1'24", r"(?<=\b[QH][1-4])'(?=\d\d\b)", " '"),
+        rule(
+            "06/2024",
+            r"(?<![\w./-])(0[1-9]|1[0-2])/((?:19|20)\d\d)(?![\d/])",
+            lambda match: f"{MONTHS[int(match[1]) - 1]} {number_words.year(int(match[2]))}",
+        ),
+        rule(
+            "exp. 12/26",
+            r"(?<![\w./-])(0[1-9]|1[0-2])/(\d\d)(?![\d/])",
+            in_context(
+                ((r"\b(?i:exp(?:\.|ires?|iry|iration)?(?: date)?|valid (?:thru|through|until)):? ", ""),),
+                lambda match: f"{MONTHS[int(match[1]) - 1]} {number_words.year(2000 + int(match[2]))}",
+            ),
+        ),
+        rule("3rd ed.", r"(?<=\d(?:st|nd|rd|th) )ed\.(?!\w)", lambda match: f"edition{period_after(match)}"),
+        rule(
+            "2Q22, 1H24",
+            r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",
+            lambda match: (
+                f"{number_words.ordinal(int(match[1]))} {'quarter' if match[2] == 'Q' else 'half'} of "
+                f"{number_words.year(2000 + int(match[4]))}"
+            ),
+        ),
+        rule(
+            "19th c.",
+            r"[cC](?:\.(?<=\d(?:st|nd|rd|th)[ -]..)|ent\.(?<=\d(?:st|nd|rd|th)[ -].{5}))( (?=[AB]\.?[CD]))?",
+            lambda match: f"century{match[1] or period_after(match)}",
+        ),
+        rule(
+            "FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"
         ),
     ),
-    rule("3rd ed.", r"(?<=\d(?:st|nd|rd|th) )ed\.(?!\w)", lambda match: f"edition{period_after(match)}"),
-    rule(
-        "2Q22, 1H24",
-        r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",
-        lambda match: (
-            f"{number_words.ordinal(int(match[1]))} {'quarter' if match[2] == 'Q' else 'half'} of "
-            f"{number_words.year(2000 + int(match[4]))}"
-        ),
-    ),
-    rule(
-        "19th c.",
-        r"[cC](?:\.(?<=\d(?:st|nd|rd|th)[ -]..)|ent\.(?<=\d(?:st|nd|rd|th)[ -].{5}))( (?=[AB]\.?[CD]))?",
-        lambda match: f"century{match[1] or period_after(match)}",
-    ),
-    rule("FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"),
 )
 TIME_RULES = (  # the rules for ranges come first, and replace only the dash
-    rule(
-        "dep. London 08:05",
-        r"\b([dD]ep|[aA]rr)\.(?= (?:[A-Z][\w']* ){0,3}\d{1,2}[:.][0-5]\d\b)",
-        lambda match: "departs" if match[1].endswith("p") else "arrives",
+    *with_digits(
+        rule(
+            "dep. London 08:05",
+            r"\b([dD]ep|[aA]rr)\.(?= (?:[A-Z][\w']* ){0,3}\d{1,2}[:.][0-5]\d\b)",
+            lambda match: "departs" if match[1].endswith("p") else "arrives",
+        ),
+        rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
     ),
-    rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
     rule(
         "9am-5pm",
         r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .)"
@@ -296,70 +312,72 @@ TIME_RULES = (  # the rules for ranges come first, and replace only the dash
         r"(?=\d|noon\b|midnight\b)",
         " to ",
     ),
-    rule(
-        "3:59.4, 1:02:45.7, a ratio of 1:10.5",
-        r"(?<![\w:.])(?:(\d{1,2}):)?(\d{1,2}):([0-5]\d\.\d{1,3})(?![\d:%]|\.\d)",
-        in_context(
-            (
+    *with_digits(
+        rule(
+            "3:59.4, 1:02:45.7, a ratio of 1:10.5",
+            r"(?<![\w:.])(?:(\d{1,2}):)?(\d{1,2}):([0-5]\d\.\d{1,3})(?![\d:%]|\.\d)",
+            in_context(
                 (
-                    r"(?<!ratio of )(?<!ratio is )(?<!scale of )(?<!scale is )",
-                    r"(?! (?:scale|ratio|gradient|dilution)\b)",
+                    (
+                        r"(?<!ratio of )(?<!ratio is )(?<!scale of )(?<!scale is )",
+                        r"(?! (?:scale|ratio|gradient|dilution)\b)",
+                    ),
                 ),
+                lambda match: " ".join(parts_in_words(map(no_zero, match.groups()), ("hour", "minute", "second"))),
+                lambda match: match[0].replace(":", " to "),
             ),
-            lambda match: " ".join(parts_in_words(map(no_zero, match.groups()), ("hour", "minute", "second"))),
-            lambda match: match[0].replace(":", " to "),
         ),
-    ),
-    rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
-    rule(
-        "1 Cor. 13:4",
-        rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
-        r"(?=\d{1,3}(?:(:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))|(?=[.,;)\]–-]|\s*$|\s+and\b))(?!\w|[:,]\d))",
-        expand_book,
-    ),
-    rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),
-    rule("10:30-11:30", r"(?<=\d:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)", " to "),
-    rule(
-        "10:30 pm",
-        rf"(?<![\w:.])(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?![\d:])"
-        rf"(?:{AM_PM}|(?P<utc>Z\b))?",
-        expand_time,
-    ),
-    rule(
-        "10.30pm, at 7.45 in the evening",
-        rf"(?<![\w:.,$£€])(?P<hour>2[0-3]|1\d|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?(?:{AM_PM}|(?![\d.%]\d|\w))"
-        r"(?P<utc>(?!))?",
-        in_context(TIME_CASES, expand_time),
-    ),
-    rule(
-        "5pm",
-        rf"(?<![\w:.$£€])(?<!\d,)(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
-        lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match),
-    ),
-    rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
-    rule(
-        "at 0835",
-        r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d))\b(?![\w-]|[.,:]\d)",
-        in_context(
-            (
+        rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
+        rule(
+            "1 Cor. 13:4",
+            rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
+            r"(?=\d{1,3}(?:(:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))|(?=[.,;)\]–-]|\s*$|\s+and\b))(?!\w|[:,]\d))",
+            expand_book,
+        ),
+        rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),
+        rule("10:30-11:30", r"(?<=\d:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)", " to "),
+        rule(
+            "10:30 pm",
+            rf"(?<![\w:.])(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?![\d:])"
+            rf"(?:{AM_PM}|(?P<utc>Z\b))?",
+            expand_time,
+        ),
+        rule(
+            "10.30pm, at 7.45 in the evening",
+            rf"(?<![\w:.,$£€])(?P<hour>2[0-3]|1\d|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?(?:{AM_PM}|(?![\d.%]\d|\w))"
+            r"(?P<utc>(?!))?",
+            in_context(TIME_CASES, expand_time),
+        ),
+        rule(
+            "5pm",
+            rf"(?<![\w:.$£€])(?<!\d,)(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
+            lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match),
+        ),
+        rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
+        rule(
+            "at 0835",
+            r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d))\b(?![\w-]|[.,:]\d)",
+            in_context(
                 (
-                    r"\b(?:at|by|until|from|since|before|after) ",
-                    r"[.,;:!?)]|\s*\Z| (?:and|on|to|local|for|sharp|today|tomorrow)\b",
+                    (
+                        r"\b(?:at|by|until|from|since|before|after) ",
+                        r"[.,;:!?)]|\s*\Z| (?:and|on|to|local|for|sharp|today|tomorrow)\b",
+                    ),
                 ),
+                lambda match: f"oh {match[1]} {match[2] or 'hundred'}",
             ),
-            lambda match: f"oh {match[1]} {match[2] or 'hundred'}",
         ),
+        rule(
+            "1400 hrs",
+            r"(?<![\w.,$£€-])(1[1-9]|2[1-3])00 ?(?:hrs?|hours)\b(?! (?:of|in|a|per|each|to)\b)",
+            lambda match: f"{number_words.cardinal(int(match[1]))} hundred hours",
+        ),
+        rule(
+            "0700 hrs",
+            r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d)) ?(?:hrs?|hours)\b",
+            lambda match: f"oh {match[1]} {match[2] or 'hundred'} hours",
+        ),
+        rule("2:1", r"(?<=\d):(?=\d)", " to "),
     ),
-    rule(
-        "1400 hrs",
-        r"(?<![\w.,$£€-])(1[1-9]|2[1-3])00 ?(?:hrs?|hours)\b(?! (?:of|in|a|per|each|to)\b)",
-        lambda match: f"{number_words.cardinal(int(match[1]))} hundred hours",
-    ),
-    rule(
-        "0700 hrs",
-        r"0(?<![\w.,]0)([1-9])(?:00|([0-5]\d)) ?(?:hrs?|hours)\b",
-        lambda match: f"oh {match[1]} {match[2] or 'hundred'} hours",
-    ),
-    rule("2:1", r"(?<=\d):(?=\d)", " to "),
 )
 RULES: tuple[TextRule, ...] = (*DATE_RULES, *TIME_RULES)

@@ -10,6 +10,7 @@ reads an expression, change its rule. The rules are in these modules:
 * ``math_rules.py``: formulas
 * ``phone_rules.py``: telephone numbers and versions
 * ``number_rules.py``: money, units and numbers
+* ``length_rules.py``: lengths, heights and weights
 * ``count_rules.py``: fractions, years and counts
 * ``capital_rules.py``: words in capitals and Roman numerals
 * ``letter_rules.py``: single letters
@@ -45,6 +46,7 @@ from ane.text import (
     chess_rules,
     count_rules,
     date_time_rules,
+    length_rules,
     letter_rules,
     markup_rules,
     math_rules,
@@ -54,7 +56,7 @@ from ane.text import (
 )
 from ane.text.lexicon import CURRENCIES, ENDINGS, INTERJECTIONS, TITLES, UNITS
 from ane.text.number_rules import plural
-from ane.text.rule import TextRule, apply_rules, rule
+from ane.text.rule import TextRule, apply_rules, rule, with_digits, with_signs
 
 
 def normalise_english(text: str) -> str:
@@ -109,12 +111,12 @@ SIGN_RULES = (
     rule("Copyright © 2021", r"©(?<=opyright ©)(?=\s)", ""),
     rule("§§ 3", r"§§ ?|¶¶ ?", lambda match: f"{SIGN_WORDS[match[0][0]]}s "),
     rule("->", r" ?(?:[-=]{1,5}>|→) ?", " to "),
-    rule("squared", r"²", " squared"),
-    rule("cubed", r"³", " cubed"),
+    *with_signs(rule("squared", r"²", " squared"), rule("cubed", r"³", " cubed")),
     rule("!=", r" ?!= ?", " is not equal to "),
     rule("5*3", r"(?<=\d) ?[*×x] ?(?=\d)", " times "),
     rule("C++", r"(?<=\w)\+\+", " plus plus"),
-    rule("C#m7, C#", r"(?<=\b[A-G])#(m(?=\d|\b))?", lambda match: " sharp minor " if match[1] else " sharp"),
+    rule("C#m7", r"#(?<=\b[A-G]#)m(?=\d|\b)", " sharp minor "),
+    rule("C#", r"(?<=\b[A-G])#", " sharp"),
     rule(
         "Bb",
         r"\b(?:([BE])b|([AD])b(?= (?:major|minor|chord|scale|maj|min)\b|[m7]))\b(?!-)(?!\.\w)",
@@ -127,12 +129,14 @@ SIGN_RULES = (
     rule("|", r" ?\| ?", ", "),
     rule("dash", r" ?(?:—|-{2,}|(?<=\s)[–-](?=\s)) ?", ", "),
     rule("Paris–Rome", r"–", "-"),
-    rule("F-16", r"(?<=[A-Za-z])-(?=\d)", " "),
-    rule("t3.micro", r"\.(?<=\b[a-z]\d\.)(?=(?:[a-z]{3}|\d{0,2}x?large))", " dot "),
-    rule("3D, MP3", r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])", " "),
-    rule("2019/20", r"(?<=\d{4})/(?=\d{2}\b)", " "),
-    rule("3/4567", r"(?<=\d)\s?/\s?(?=\d)", " over "),
-    rule("1/f", r"(?<=\d) ?/ ?(?=[a-z]\b)", " over "),
+    *with_digits(
+        rule("F-16", r"(?<=[A-Za-z])-(?=\d)", " "),
+        rule("t3.micro", r"\.(?<=\b[a-z]\d\.)(?=(?:[a-z]{3}|\d{0,2}x?large))", " dot "),
+        rule("3D, MP3", r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])", " "),
+        rule("2019/20", r"(?<=\d{4})/(?=\d{2}\b)", " "),
+        rule("3/4567", r"(?<=\d)\s?/\s?(?=\d)", " over "),
+        rule("1/f", r"(?<=\d) ?/ ?(?=[a-z]\b)", " over "),
+    ),
     rule("he/she", r" ?/ ?", " "),
 )
 
@@ -205,6 +209,8 @@ EXPANSIONS: tuple[TextRule, ...] = (
     *math_rules.RULES,
     *count_rules.RECORD_RULES,
     *phone_rules.RULES,
+    *number_rules.SIGN_RULES,
+    *length_rules.RULES,
     *number_rules.RULES,
     *count_rules.RULES,
     *number_rules.UNIT_RULES,

@@ -23,7 +23,7 @@ TITLES = {
     "col": "colonel", "maj": "major", "lt": "lieutenant", "sgt": "sergeant", "capt": "captain", "cpl": "corporal",
     "pvt": "private", "cmdr": "commander", "adm": "admiral", "gov": "governor", "sen": "senator",
     "rep": "representative", "pres": "president", "supt": "superintendent", "insp": "inspector", "mt": "mount",
-    "ft": "fort", "mme": "madame", "mlle": "mademoiselle",
+    "ft": "fort", "cdr": "commander", "cpt": "captain", "brig": "brigadier", "mme": "madame", "mlle": "mademoiselle",
 }
 BARE_TITLES = words("mr mrs ms mx dr prof st mt lt sgt capt mme mlle")     # also without a period
 # Abbreviations before a number. Their period does not end a sentence there. Elsewhere they may be words ("No.").
@@ -52,6 +52,7 @@ ENDINGS = {
 }
 # Short forms of words, with and without a period.
 SHORT_FORMS = {
+    "btwn": "between", "2moro": "tomorrow", "2nite": "tonight",
     "qty": "quantity", "ea": "each", "mtg": "meeting", "mtgs": "meetings", "thx": "thanks", "pls": "please",
     "plz": "please", "ppl": "people", "gr8": "great", "l8r": "later", "idk": "I D K", "hx": "history",
     "comp. sci": "computer science", "poli. sci": "political science", "b.sc": "B S C", "m.sc": "M S C", "b.ed": "b ed",
@@ -149,7 +150,7 @@ UNITS = {           # abbreviation: singular
     "mbps": "megabit per second", "gbps": "gigabit per second", "cc": "c c", "ppm": "part per million",
     "ppb": "part per billion", "ly": "light year", "kn": "knot", "kN": "kilonewton", "kW h": "kilowatt hour",
     "N m": "newton meter",
-    "ppi": "pixel per inch", "IU": "international unit", "atm": "atmosphere", "pct": "percent",
+    "hp": "horsepower", "ppi": "pixel per inch", "IU": "international unit", "atm": "atmosphere", "pct": "percent",
     "°C": "degree celsius", "°F": "degree fahrenheit", "°": "degree", "%": "percent", "‰": "per mille",
 }
 # After a number, these are units in capitals, too: "60 MPH", "5 Km".
@@ -184,6 +185,7 @@ ISOTOPES = words("SHA AES uranium plutonium iodine cesium caesium cobalt stronti
 CRICKET_TEAMS = (*words("England Australia India Pakistan Bangladesh Zimbabwe Ireland Afghanistan Kent Surrey"),
                  "New Zealand", "South Africa", "Sri Lanka", "West Indies")
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
+                     "horsepower": "horsepower",
                      "p s i": "p s i", "c c": "c c"}
 PER_WORDS = {       # words that may follow a slash, in addition to ``UNITS``: "$5/day"
     "day": "day", "week": "week", "month": "month", "year": "year", "hour": "hour", "minute": "minute",
@@ -191,6 +193,7 @@ PER_WORDS = {       # words that may follow a slash, in addition to ``UNITS``: "
     "head": "head", "piece": "piece", "unit": "unit", "user": "user", "share": "share", "barrel": "barrel",
     "gallon": "gallon", "mile": "mile", "acre": "acre", "page": "page", "word": "word", "capita": "capita", "H": "hour",
     "S": "second", "query": "query", "request": "request", "seat": "seat", "kilometer": "kilometer",
+    "litre": "litre", "liter": "liter", "bbl": "barrel",
     "dozen": "dozen", "doz": "dozen", "pack": "pack", "bag": "bag", "box": "box", "bottle": "bottle", "pair": "pair",
     "case": "case", "room": "room", "guest": "guest", "child": "child", "adult": "adult", "ticket": "ticket",
     "session": "session", "lesson": "lesson"}
@@ -258,7 +261,8 @@ CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
     "SoX": "sox", "YoY": "year over year", "QoQ": "quarter over quarter", "MoM": "month over month",
     "COB": "C O B", "EOB": "E O B", "openai": "open A I", "nytimes": "N Y times", "README": "read me",
-    "Fwd": "forward", "AAA": "triple A", "Cmd": "command", "Alt-Del": "Alt Delete",
+    "Fwd": "forward",
+    "Rx": "R X", "Dx": "D X", "HbA": "H B A", "AAA": "triple A", "Cmd": "command", "Alt-Del": "Alt Delete",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------
@@ -268,7 +272,8 @@ NUMERAL_AFTER = words("chapter volume book act scene article appendix canto psal
 # A Roman numeral after one of these words is a number only if the word is capitalised: "Part II", but "the part I like"
 # and "type X".
 NUMERAL_AFTER_CAPITALISED = words("""
-    part vol section type phase class war title bowl episode season level stage grade schedule lot unit group mark
+    part vol section table figure exhibit annex lesson module
+    type phase class war title bowl episode season level stage grade schedule lot unit group mark
     rocky fantasy""")
 # A Roman numeral in small letters after one of these words is a number: "part iii".
 SMALL_NUMERAL_AFTER = NUMERAL_AFTER | words("part vol section figure fig table")

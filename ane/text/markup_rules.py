@@ -53,7 +53,8 @@ def expand_url(match: re.Match) -> str:
     """Write the host and the path of a URL in words. The scheme, "www.", the query and the fragment are left out."""
     address = match["address"].rstrip(".,;:!?)'\"")
     closing = match["address"][len(address) :]
-    return expand_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
+    path = re.sub("%([2-7][0-9A-Fa-f])", lambda code: chr(int(code[1], 16)), re.sub(r"[?#].*", "", address).rstrip("/"))
+    return expand_address(path) + closing
 
 
 WEB_RULES = (
@@ -80,6 +81,7 @@ WEB_RULES = (
         rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)}|{any_of(map(str.upper, FILE_TYPES))})\b(?![\w.-]*@)",
         lambda match: f"{match[1]} dot {' '.join(match[2].lower())}",
     ),
+    rule("./run.sh", r"(?<![\w./])\./(?=\w)", "dot slash "),
     rule(
         ".NET, the .env file",
         rf"(?:\b([A-Z]{{2,3}})\.(?=NET)|\.(?<![^\s(\[\"'`*/]\.))({any_of(DOTTED)})\b(?![\w.-]*@)",

@@ -5,7 +5,7 @@ import re
 from ane.text import number_words
 from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, FUNCTIONS, NO_FORMULAS, NONMETALS, TEX, VERBS_OF_AMOUNTS
 from ane.text.number_rules import UNIT_AFTER, expand_unit
-from ane.text.rule import TextRule, any_of, follows, rule
+from ane.text.rule import TextRule, any_of, follows, rule, with_digits
 
 COMPARISONS = {
     "<": "less than",
@@ -183,12 +183,14 @@ RULES: tuple[TextRule, ...] = (
     rule("dy/dx", r"\bd([a-z])/d([a-z])\b", r"d \1 over d \2"),
     rule("f'(x)", r"\b([fgh])'\(([a-z])\)", r"\1 prime of \2"),
     rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)|(?<=\^\d)−", "-"),
-    rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
-    rule(
-        "0x1F",
-        r"\b0[xX]([0-9a-fA-F]{1,16})\b",
-        lambda match: (
-            "hex " + " ".join(number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])
+    *with_digits(
+        rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
+        rule(
+            "0x1F",
+            r"\b0[xX]([0-9a-fA-F]{1,16})\b",
+            lambda match: (
+                "hex " + " ".join(number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])
+            ),
         ),
     ),
     rule(
@@ -222,17 +224,19 @@ RULES: tuple[TextRule, ...] = (
         r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+−-]|\+)(?![\w+])",
         expand_formula,
     ),
-    rule(
-        "3x - 5",
-        r"(?<![\w.])(\d+)([xX])(?= minus | [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])",
-        r"\1 \2",
+    *with_digits(
+        rule(
+            "3x - 5",
+            r"(?<![\w.])(\d+)([xX])(?= minus | [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])",
+            r"\1 \2",
+        ),
+        rule(
+            "2 + 3x",
+            r"\d(?<=[-+=* s]\d)\d*[xX]\b(?!-)",
+            lambda match: f"{match[0][:-1]} {match[0][-1]}" if follows(match, OPERATOR_BEFORE) else match[0],
+        ),
+        rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
     ),
-    rule(
-        "2 + 3x",
-        r"\d(?<=[-+=* s]\d)\d*[xX]\b(?!-)",
-        lambda match: f"{match[0][:-1]} {match[0][-1]}" if follows(match, OPERATOR_BEFORE) else match[0],
-    ),
-    rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
     rule("x - 1", rf"-(?:(?<=\b[knxyz]-)(?={OPERAND})|(?<=\b[a-z] -) (?={OPERAND}|[a-z]\b))", " minus "),
     rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))" + UNIT_AFTER, expand_power),
     rule(

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 from ane.text import number_words
 from ane.text.lexicon import (
-    AFTER_INCHES,
     CURRENCIES,
     DOLLARS,
     IRREGULAR_PLURALS,
@@ -20,7 +19,7 @@ from ane.text.lexicon import (
     words,
 )
 from ane.text.places import DIRECTIONS
-from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, period_after, rule
+from ane.text.rule import NUMBER, TextRule, any_of, follows, in_context, period_after, rule, with_digits
 
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
 COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"  # amount with a decimal comma: 1.299,50 €
@@ -130,7 +129,12 @@ def expand_quantity(match: re.Match) -> str:
     Before a noun, the unit is singular: "a 5 km walk", "5-km walk".
     """
     sign, gap, amount = match["unit"], match["gap"], match["amount"]
-    if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
+    labelled = not gap and len(sign) == 1 and sign.isupper() and follows(match, LABELLED)
+    if (
+        labelled
+        or (gap.isspace() and sign in UNSPACED_UNITS)
+        or (not gap and len(amount) == 1 and sign in SPACED_UNITS)
+    ):
         return match[0]
     after = match.string, match.end()
     thing = MEASURED.match(*after) or (MEASURED_ACTION.match(*after) and follows(match, DETERMINER))
@@ -162,27 +166,6 @@ def expand_position(match: re.Match) -> str:
     return " ".join([*parts, DIRECTIONS.get(match[4] or "", "").lower()]).strip()
 
 
-def expand_inches(match: re.Match) -> str:
-    """Write 12" as "12in", unless the sign ends a quotation. A later rule reads the unit."""
-    line = match.string[max(0, match.start() - 300) : match.start()].rpartition("\n\n")[2]
-    quoted = False
-    for mark in re.finditer('(\\d?)"', line):
-        quoted = not quoted and not mark[1]
-    if quoted:
-        return match[0]
-    return "in" if not NOUN_AFTER_INCHES.match(match.string, match.end()) else " inch"
-
-
-NOUN_AFTER_INCHES = re.compile(rf" (?!{any_of(AFTER_INCHES)}\b)[a-z]")
-
-
-def expand_height(match: re.Match) -> str:
-    """Read 5'10" as "five feet ten inches", but a 5'10" man as "a five foot ten man"."""
-    if follows(match, ARTICLE):
-        return f"{number_words.number(match[1])} foot {number_words.number(match[2])}"
-    return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
-
-
 def expand_kt(match: re.Match) -> str:
     """Read kt as karats before "gold", as kilotons before "bomb", and as knots near "wind" or "boat"."""
     if match["gold"] or match["blast"]:
@@ -211,9 +194,10 @@ ROUTE = re.compile(r"\b(?i:bus|route|line|train|tram|flight|model) \d+\Z")
 LABELLED = re.compile(
     r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
     r"|part|type|exit|bus|route|line|lane|question|number|figure|table|house|cell|bed|track|door|page|bay|stall|berth"
-    r"|pier|hall|stand|version|lot|grade|class|level|step|item)\.?\s+\Z"
+    r"|pier|hall|stand|version|lot|grade|class|level|step|item|lesson|ex|exercise|module|year|form|paper|session|category"
+    r"|course|rte|highway|interstate)\.?\s+\Z"
 )
-SIGN_RULES = (  # these rules expand signs before and between numbers, and later rules expand the numbers
+SIGN_RULES = with_digits(  # these rules expand signs before and between numbers, and later rules expand the numbers
     rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])", lambda match: match[0].replace(" ", "")),
     rule(
         "a Boeing 747-400",
@@ -238,8 +222,12 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         lambda match: " per " if follows(match, COUNTED_THING) else match[0],
     ),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
-    rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
-    rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
+    rule(
+        "10/2=5",
+        r"\b(\d+)\s?/\s?(?=(\d+)\s*=)",
+        lambda match: match[0] if int(match[1]) < int(match[2]) < 100 else f"{match[1]} over ",
+    ),
+    rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-]| \d/\d)", r"\1 \1"),
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
     rule("$3M-$4M", rf"(({SIGN}){NUMBER}\s?(?:[mb]illion|thousand|[kKmMbB]n?))\s?[-–]\s?\2?(?=\.?\d)", r"\1 to \2"),
     rule(
@@ -268,56 +256,13 @@ SIGN_RULES = (  # these rules expand signs before and between numbers, and later
         rf"(?<![\d,]\d)(?<=\d)\s?({any_of(RECIPE_UNITS)})\.(?=\s(?!and\b)(?:of\b|[a-z(]{{3}}))",
         lambda match: f" {RECIPE_UNITS[match[1]]}",
     ),
-    rule(
-        "6 ft. tall",
-        r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."
-        r"(?=\s+[a-z\d(]|[,;])",
-        r"\1",
-    ),
-    rule(
-        "8 fl. oz.",
-        r"(?<=\d)\s?fl\.\s?oz\b\.?",
-        lambda match: " fl oz" + (period_after(match) if match[0].endswith(".") else ""),
-    ),
-    rule(
-        "120k mi.",
-        r"k mi\b(?<=\dk mi)\.?",
-        lambda match: f" thousand miles{period_after(match) * match[0].endswith('.')}",
-    ),
-    rule(
-        "1 (14 oz) can",
-        r"\((?<=\d \()([\d.]+) ?[ -]?(oz|lb|g|kg|ml|mL)\.?(?=\) (?:cans?|tins?|jars?|packs?|packets?|packages?|bags?"
-        r"|box|bottles?|cartons?|tubs?|containers?)\b)",
-        r"(\1-\2",
-    ),
-    rule("13 st 4 lb", r" ?st\b(?:(?<=\d st)|(?<=[02-9]st)|(?<=11st))\.?(?= ?\d{1,2} ?(?:lbs?|oz)\b)", " stone"),
-    rule(
-        "weighs 13 st",
-        r" ?st\b(?<=\d.st)|st\b(?<=\dst)",
-        in_context(((r"\bweigh\w*(?: \w+){0,2} \d{1,2}", ""),), lambda match: " stone"),
-    ),
-    rule("5 sq. m", r"(?<=\d )sq\. ?(?=(?:ft|m|mi|km|in|yd)\b)", "sq "),
-    rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
-    rule("5'10\"", r"(?<![\w.,])(\d)'[\s-]?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
-    rule(
-        '12" x 8"',
-        r"\d(?<![\w.,]\d)[\d./]*(?:['\"](?:\s?[xX×]\s?| by )\d[\d./]*)+['\"]",
-        lambda match: re.sub(r"\s?[xX×]\s?", " by ", match[0].replace("'", "ft").replace('"', "in")),
-    ),
-    rule(
-        "6' tall",
-        rf"(?<=\d)(['\"])(?=-?\s?(?:(tall|high|long|wide|deep)|(?:{any_of(MEASURED_THINGS)})s?)\b)",
-        # a later rule expands the unit
-        lambda match: (
-            match[0] if follows(match, QUOTED) else "ft" if match[1] == "'" else "in" if match[2] else " inch"
-        ),
-    ),
-    rule('12" apart', r'"(?<=\d")(?=[\s.,;:)]|\Z)', expand_inches),
+)
+NEGATIVE_RULES = with_digits(
     rule("= –5", r"–(?=\.?\d)", in_context(((NEGATIVE_BEFORE, ""),), lambda match: "minus ")),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
 )
-MONEY_RULES = (
+MONEY_RULES = with_digits(
     rule("£3 7s. 6d.", r"(?:£\s?(\d[\d,]*)[.,]?\s)(\d{1,2})s\b\.?(?:,?\s?(\d{1,2})d\b\.?)?", expand_shillings),
     rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
     rule("the 3 Rs", r"(?<=\b[tT]he 3 )Rs\b(?! ?\d)", "R's"),
@@ -334,7 +279,6 @@ MONEY_RULES = (
         lambda match: f"{match[1].replace('.', '')}.{match[2]}",
     ),
     rule("€1,5 million", rf"(?<={SIGN})(\d{{1,3}}),(\d)(?=\s?(?:[mbtr]+illion|[mb]n|m)\b)", r"\1.\2"),
-    rule("$HOME", r"\$(?=[A-Z_]{3,}\b)", " dollar "),
     rule("US$5", rf"(?<![A-Za-z])({any_of(DOLLARS)})\$\s?(?=\.?\d)", lambda match: f"{DOLLARS[match[1]]} "),
     rule(
         "$5",
@@ -349,50 +293,58 @@ MONEY_RULES = (
         expand_money,
     ),
     rule("USD 5", rf"\b(?P<sign>{CODE})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}{PER_UNIT}", expand_money),
+    rule("142.9p", r"(?<![\w.,])(\d{1,3}\.\d)p\b", r"\1 pence"),
     rule("50p", r"(?<![\w.,])(\d{1,2})p\b", lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
     rule("5M", rf"(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
 )
 UNIT_RULES = (
-    rule(
-        "4x4",
-        r"(?<=\d)(\s?(?:mm|cm|m|km|ft|px)?)\s?(?<!\b0)[xX×]\s?(?=\d)"
-        r"(?!\d[\d.]*(?:\s?[xX×]\s?\d[\d.]*){0,4}\s*(?:[=≠]|is (?:about|not|less|greater|at|\d))"
-        r"|10 (?:squared|cubed|to the power))",
-        r"\1 by ",
+    *with_digits(
+        rule("2 x 500mg", r"(?<=\d)\s?[xX×]\s?(?=\d[\d.]*\s?(?:m?g|kg|mcg|m[lL]|[lL]|[MGT]B|k?W)\b)", " times "),
+        rule(
+            "4x4",
+            r"(?<=\d)(\s?(?:mm|cm|m|km|ft|px)?)\s?(?<!\b0)[xX×]\s?(?=\d)"
+            r"(?!\d[\d.]*(?:\s?[xX×]\s?\d[\d.]*){0,4}\s*(?:[=≠]|is (?:about|not|less|greater|at|\d))"
+            r"|10 (?:squared|cubed|to the power))",
+            r"\1 by ",
+        ),
+        rule("10x-20x", r"(?<![\w.,])(\d+)[xX]\s?[-–]\s?(?=\d+[xX]\b)", r"\1 to "),
+        rule("10x", r"(?<=\d)[xX]\b", lambda match: " X" if match[0] == "X" and follows(match, ROUTE) else " times"),
+        rule(
+            "1080p",
+            r"(?<![\w.,])(480|[57]\d{2}|1080|1440|2160|4320)([pi])\b",
+            lambda match: f"{number_words.year(int(match[1]))} {match[2]}",
+        ),
+        rule("2h30", r"(?<![\w.,])(\d{1,2})h([0-5]\d)(?!\w)", r"\1h \2min"),
+        rule(
+            "1m23s, 2h 5min",
+            r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
+            r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])",
+            expand_duration,
+        ),
+        rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
+        rule(
+            "14 kt gold, a 15 kt bomb, wind at 15 kt",
+            r"[kK][tT]\b(?:(?<=\d..)|(?<=\d[\s-]..))"
+            rf"(?:(?= (?:(?P<gold>(?:[a-z]+ ){{0,2}}{any_of(JEWELLERY)}s?)"
+            r"|(?P<blast>of (?!wind|breeze)\w+|yield|bomb|warhead|blast))\b)|)",
+            expand_kt,
+        ),
+        rule(
+            "5 km",
+            rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
+            rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])",
+            expand_quantity,
+        ),
+        rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|hr?|day|m|km|W)\b)", " kelvin"),
     ),
-    rule("10x-20x", r"(?<![\w.,])(\d+)[xX]\s?[-–]\s?(?=\d+[xX]\b)", r"\1 to "),
-    rule("10x", r"(?<=\d)[xX]\b", lambda match: " X" if match[0] == "X" and follows(match, ROUTE) else " times"),
-    rule(
-        "1080p",
-        r"(?<![\w.,])(480|[57]\d{2}|1080|1440|2160|4320)([pi])\b",
-        lambda match: f"{number_words.year(int(match[1]))} {match[2]}",
-    ),
-    rule("2h30", r"(?<![\w.,])(\d{1,2})h([0-5]\d)(?!\w)", r"\1h \2min"),
-    rule(
-        "1m23s, 2h 5min",
-        r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
-        r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])",
-        expand_duration,
-    ),
-    rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
-    rule(
-        "14 kt gold, a 15 kt bomb, wind at 15 kt",
-        r"[kK][tT]\b(?:(?<=\d..)|(?<=\d[\s-]..))"
-        rf"(?:(?= (?:(?P<gold>(?:[a-z]+ ){{0,2}}{any_of(JEWELLERY)}s?)"
-        r"|(?P<blast>of (?!wind|breeze)\w+|yield|bomb|warhead|blast))\b)|)",
-        expand_kt,
-    ),
-    rule(
-        "5 km",
-        rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
-        rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])",
-        expand_quantity,
-    ),
-    rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|hr?|day|m|km|W)\b)", " kelvin"),
     rule(
         "12/kg, 3 requests/s",
         PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
         lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0],
     ),
 )
-RULES: tuple[TextRule, ...] = (*SIGN_RULES, *MONEY_RULES)  # english.py adds the rules for counts and units later
+RULES: tuple[TextRule, ...] = (
+    *NEGATIVE_RULES,
+    rule("$HOME", r"\$(?=[A-Z_]{3,}\b)", " dollar "),
+    *MONEY_RULES,
+)  # english.py adds the rules for counts and units later

@@ -16,7 +16,7 @@ STREETS = {
 }
 WITHIN_ADDRESS = {"apt": "apartment", "ste": "suite", "rm": "room", "hwy": "highway", "rte": "route", "fl": "floor",
                   "bldg": "building"}      # before a number
-SURE_STREETS = words("ave blvd rd ln hwy expy expwy pkwy fwy tpke")     # after a name, also without a house number
+SURE_STREETS = words("sq ave blvd rd ln hwy expy expwy pkwy fwy tpke")     # after a name, also without a house number
 DIRECTIONS = {"N": "North", "S": "South", "E": "East", "W": "West", "NE": "Northeast", "NW": "Northwest",
               "SE": "Southeast", "SW": "Southwest"}
 COMPASS = {direction: name.lower() for direction, name in DIRECTIONS.items()} | {       # in weather reports

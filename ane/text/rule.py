@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ane.text.lexicon import SENTENCE_STARTERS, STARTERS_IN_CAPITALS
 
@@ -17,12 +18,18 @@ LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
 class TextRule:
     """One substitution of the normaliser: each match of ``pattern`` becomes ``replacement``, as in ``re.sub``.
 
-    ``name`` is an example of text that the rule matches, or a description of it.
+    Attributes:
+        name: Example of text that the rule matches, or a description of it.
+        pattern: The text that the rule replaces.
+        replacement: The new text.
+        needs: Without a digit, or without a sign (a character that is not ASCII), a text is not changed by the rule,
+            and ``apply_rules`` skips it. "" means that the rule is never skipped.
     """
 
     name: str
     pattern: re.Pattern
     replacement: str | Callable[[re.Match], str]
+    needs: Literal["", "digit", "sign"] = ""
 
     def __call__(self, text: str) -> str:
         return self.pattern.sub(self.replacement, text)
@@ -33,10 +40,32 @@ def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) 
     return TextRule(name, re.compile(pattern), replacement)
 
 
+def with_digits(*rules: TextRule) -> tuple[TextRule, ...]:
+    """Mark rules that change only texts with a digit."""
+    return tuple(replace(text_rule, needs="digit") for text_rule in rules)
+
+
+def with_signs(*rules: TextRule) -> tuple[TextRule, ...]:
+    """Mark rules that change only texts with a character that is not ASCII."""
+    return tuple(replace(text_rule, needs="sign") for text_rule in rules)
+
+
 def apply_rules(rules: Iterable[TextRule], text: str) -> str:
+    """Apply rules to a text, one after the other. Most sentences have no digits, so many rules are skipped."""
+    searched, has_digit = "", False
     for text_rule in rules:
+        if text_rule.needs == "sign" and text.isascii():
+            continue
+        if text_rule.needs == "digit":
+            if searched is not text:
+                searched, has_digit = text, DIGIT.search(text) is not None
+            if not has_digit:
+                continue
         text = text_rule.pattern.sub(text_rule.replacement, text)
     return text
+
+
+DIGIT = re.compile("[0-9]")
 
 
 def any_of(words: Iterable[str]) -> str:

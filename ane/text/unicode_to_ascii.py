@@ -14,7 +14,7 @@ from anyascii import anyascii
 from ane.system.errors import UserError
 from ane.text.lexicon import CURRENCIES, DETERMINERS, ELEMENTS, RULERS, UNITS
 from ane.text.number_words import roman
-from ane.text.rule import TextRule, any_of, follows, rule
+from ane.text.rule import TextRule, any_of, follows, rule, with_signs
 
 # Signs that stay, because the normaliser has rules for them.
 KEPT = frozenset("°–—×÷±≈≠≤≥√∞§¶©µ→²³‰−").union(sign for sign in CURRENCIES if len(sign) == 1 and not sign.isascii())
@@ -254,34 +254,38 @@ RULER_BEFORE = re.compile(rf"\b(?i:{any_of(RULERS)})\s+\Z")
 # These rules come first, because they look at more than one character.
 RULES: tuple[TextRule, ...] = (
     rule("line ends", "\r\n?", "\n"),
-    rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])),
+    *with_signs(rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0]))),
     rule("wasn`t", r"`(?<=[A-Za-z]`)(?=(?:[dmst]|ll|re|ve|all)\b)", lambda match: "`" if follows(match, CODE) else "'"),
     rule("I ♥ NY", r"[♥❤](?:(?<=\bI .)|(?<=\bI.))\ufe0f? ?(?=\w)", " love "),
     rule("10<sup>6</sup>", r"(?<=[\w).,;:!?\"'])<(?i:sup)>([^<>\n]{1,20})</(?i:sup)>", expand_raised),
     rule("H<sub>2</sub>O", r"(?<=\w)<(?i:sub)>([\w+-]{1,3})</(?i:sub)>", r"\1"),
-    rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
-    rule(
-        "∫₀¹",
-        "∫([₀-₉])([⁰¹²³⁴-⁹])",
-        lambda match: "the integral from {} to {} of ".format(*map(anyascii, match.groups())),
+    *with_signs(
+        rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
+        rule(
+            "∫₀¹",
+            "∫([₀-₉])([⁰¹²³⁴-⁹])",
+            lambda match: "the integral from {} to {} of ".format(*map(anyascii, match.groups())),
+        ),
+        rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
+        rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
+        rule("5 kΩ", r"(?<=\d)(\s?)([mkMG]?)[Ω\u2126]", r"\1\2ohm"),
+        rule("μm: micro", r"[μµ](?=(?:[mgslLFHAVWJ]|mol)\b)", "µ"),
+        rule("µ: mu", r"µ(?!(?:[mgslLFHAVWJ]|mol)\b)", "μ"),
+        rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),  # U+03A2 is unassigned
+        rule(
+            "¹⁴C",
+            rf"(?<![\w)\]])(?:[⁰¹²³⁴-⁹]{{2,3}}(?={ELEMENT}\b)|[²³](?=H))({ELEMENT})\b",
+            lambda match: (
+                f"{match[0].removesuffix(match[1]).translate(SUPERSCRIPT_DIGITS)} {' '.join(match[1].upper())}"
+            ),
+        ),
+        rule(
+            "Ca²⁺",
+            rf"(?<=[A-Za-z₀-₉)\]])[²³⁴-⁹]?[⁺⁻](?![{SUPERSCRIPTS}⁺])",  # a later rule reads Ca^2+
+            lambda match: f"^{match[0].translate(SUPERSCRIPT_DIGITS)}",
+        ),
+        rule("10⁶", f"[{SUPERSCRIPTS}]+", expand_superscript),
+        rule("the ™ sign", r"[™®](?<![^\s\"'(][™®])(?![^\s\"').,;:!?])", expand_mark),
     ),
-    rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
-    rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
-    rule("5 kΩ", r"(?<=\d)(\s?)([mkMG]?)[Ω\u2126]", r"\1\2ohm"),
-    rule("μm: micro", r"[μµ](?=(?:[mgslLFHAVWJ]|mol)\b)", "µ"),
-    rule("µ: mu", r"µ(?!(?:[mgslLFHAVWJ]|mol)\b)", "μ"),
-    rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),  # U+03A2 is unassigned
-    rule(
-        "¹⁴C",
-        rf"(?<![\w)\]])(?:[⁰¹²³⁴-⁹]{{2,3}}(?={ELEMENT}\b)|[²³](?=H))({ELEMENT})\b",
-        lambda match: f"{match[0].removesuffix(match[1]).translate(SUPERSCRIPT_DIGITS)} {' '.join(match[1].upper())}",
-    ),
-    rule(
-        "Ca²⁺",
-        rf"(?<=[A-Za-z₀-₉)\]])[²³⁴-⁹]?[⁺⁻](?![{SUPERSCRIPTS}⁺])",  # a later rule reads Ca^2+
-        lambda match: f"^{match[0].translate(SUPERSCRIPT_DIGITS)}",
-    ),
-    rule("10⁶", f"[{SUPERSCRIPTS}]+", expand_superscript),
-    rule("the ™ sign", r"[™®](?<![^\s\"'(][™®])(?![^\s\"').,;:!?])", expand_mark),
     rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])),
 )

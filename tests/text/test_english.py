@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.text import normalise_english
+from ane.text import english, normalise_english
 from ane.text.lexicon import HTML_ELEMENTS
 from ane.text.rule import apply_rules
 from ane.text.unicode_to_ascii import KEPT, RULES
@@ -27,6 +27,23 @@ def test_normalised_text_does_not_change():
 
 FRAGMENTS = [text for (text,) in rows(__file__, "english.tsv", "fragments")]
 ANY_TEXT = st.one_of(st.text(max_size=80), st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
+
+
+def without_skipping(text):
+    for text_rule in english.RULES:
+        text = text_rule(text)
+    return text.strip()
+
+
+def test_a_rule_that_is_skipped_would_change_nothing():
+    texts = [*READINGS, *(re.sub(r"\d", "", text) for text in READINGS), *map(str.casefold, READINGS.values())]
+    assert {rule.needs for rule in english.RULES} == {"", "digit", "sign"}
+    assert not differences(normalise_english, [(text, without_skipping(text)) for text in texts])
+
+
+@given(ANY_TEXT)
+def test_a_rule_that_is_skipped_would_change_nothing_in_any_text(text):
+    assert normalise_english(text) == without_skipping(text)
 
 
 @given(ANY_TEXT)
