@@ -138,7 +138,7 @@ def convert(
 
 
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
-    """Return a hash of all code that determines the graphs: ours, the PyTorch networks', and the libraries' version."""
+    """Return a hash of all code that determines the graphs: the converter, the PyTorch networks, and the libraries."""
     return graph_fingerprint(target.versions())
 
 
@@ -267,9 +267,10 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 def _check_disk_space(
     destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any], target: ConversionTarget
 ) -> None:
-    """Raise UserError if the packages do not fit on the disk, or the largest weights not into the temporary folder.
+    """Raise UserError if a disk has too little room for the packages or for temporary files.
 
-    The packages need extra room while the functions of the largest package are not merged yet.
+    The temporary files are as large as the largest network's weights. Until the functions of the largest package are
+    merged, the packages need extra room.
     """
     values = [weights_of(model, network) for network in networks]
     width = max(PACKAGES[target.name][option.precision].bytes for option in options)

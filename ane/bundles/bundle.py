@@ -114,7 +114,7 @@ class Bundle:
 
     @property
     def voices(self) -> Path | None:
-        """The directory of the voices, all of which are checked first. ``None`` means that the bundle has no voices.
+        """The directory of the voices, or ``None`` if the bundle has no voices. The property first checks all voices.
 
         Raises:
             UserError: A voice is missing or damaged, or the directory has a voice that bundle.json does not list.

@@ -155,7 +155,8 @@ class ModelFamily:
     def import_checkpoints(self, path: Path, **options: Any) -> "Contents":
         """Read checkpoints, and check that all keys and shapes are the ones that the networks need.
 
-        The options are those of `ane import`. A family has parameters for the options that it takes, from this list:
+        ``options`` are some of the options of `ane import`. A family's method has a parameter for each option that it
+        supports:
 
         Args:
             path: File or directory with the checkpoints.

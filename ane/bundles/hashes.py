@@ -103,7 +103,7 @@ def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
 
 
 def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str], recompute: bool = False) -> str:
-    """Return a hash for ``path`` from the cache. If the size or a time of one of ``files`` has changed, compute it.
+    """Return a hash for ``path`` from the cache, or compute it if one of ``files`` has a new size or time.
 
     Args:
         path: File or folder that the hash is about.

@@ -50,7 +50,7 @@ class Surplus:
         is_unneeded: Callable[[str], object],
         siblings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add the entries of a file.
+        """Add the entries of a file that no network needs.
 
         Args:
             file: Name of the file, for messages.

@@ -265,7 +265,7 @@ def unknown_checkpoint(path: Path) -> UserError:
 def _check_zip(path: Path) -> None:
     """Raise UserError if an archive is compressed or claims more content than the file has.
 
-    Checkpoints are never so.
+    PyTorch never writes such checkpoints.
     """
     with path.open("rb") as file:
         entries, size = zip_directory(file)

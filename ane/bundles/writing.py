@@ -52,7 +52,7 @@ def write_bundle(
     """Write a model as a bundle. After an error, ``destination`` is as it was before.
 
     All parameters are stored in ``contents.precision``. Buffers are stored in float32, and integers unchanged. The
-    function holds one network in memory at a time, so its peak memory is about the size of the largest network.
+    networks are loaded one after another, so the peak memory is about the size of the largest network.
 
     Args:
         contents: The model.

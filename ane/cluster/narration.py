@@ -202,7 +202,7 @@ def speak_dataset(
 def make_speaker(
     bundle: str | None, backend: str, precision: str, threads: int, request: dict[str, Any]
 ) -> Callable[[int, str], Any]:
-    """Load the model in a worker. Return a function (number of the text, text) → speech."""
+    """Load the model in a worker. Return a function that takes a text's number and the text, and speaks the text."""
     import ane
 
     synthesizer = ane.load(bundle, backend, precision, threads, keep=True)

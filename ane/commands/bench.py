@@ -166,7 +166,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
 
 
 def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
-    """Return the full name of a backend, with its device, and the bundle that it runs.
+    """Return the full name of a backend, including its device, and the bundle that the backend runs.
 
     Raises:
         UserError: The backend is not available here, or the bundle has no packages for it.

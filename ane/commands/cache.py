@@ -70,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print how many items there are of each kind, and their size. Then print the totals."""
+    """Print how many files or folders of each kind the cache has, and their size. Then print the totals."""
     items, console = collect(), output_console()
     console.print(f"{paths.cache_dir()}:{'' if items else ' empty'}")
     if items:

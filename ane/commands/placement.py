@@ -113,7 +113,7 @@ def function_placement(package: "Package", units: str, name: str) -> Placement |
     """Compile a function and read on which processors Core ML plans to run its operations. Works only on macOS.
 
     Core ML plans only the default function of a package, and coremltools cannot name another function. So the function
-    is first copied to a package of its own. The plan is cached for this Mac and its build of macOS. Returns ``None`` if
+    is first copied to a separate package. The plan is cached for this Mac and its build of macOS. Returns ``None`` if
     Core ML has no plan.
 
     Raises:

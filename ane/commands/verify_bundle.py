@@ -65,7 +65,7 @@ def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
 
 
 def raise_failures(results: "Sequence[FunctionCheck]") -> None:
-    """Raise UserError if a function failed. The message has the number of failures and the first one."""
+    """Raise UserError if a function failed. The message has the number of failures and the first failure."""
     failed = [result for result in results if not result.passed]
     if not failed:
         return

@@ -60,7 +60,7 @@ def signature(args: argparse.Namespace) -> str:
 
 
 def check_threshold(run: "PackageRun", threshold: float) -> None:
-    """Raise UserError if a value is below the threshold. The message names the first one in program order."""
+    """Raise UserError if a value is below the threshold. The message names the first such value in program order."""
     compared = {value.name: value.compared for value in (*run.layers, *run.values)}  # layers include the outputs
     values = [value for value in compared.values() if value]
     below = [value for value in values if value.snr < threshold]

@@ -139,7 +139,7 @@ def add_command(args: argparse.Namespace) -> int:
 
 
 def mix_command(args: argparse.Namespace) -> int:
-    """Mix several voices, or take one, and store the voice under a name or write it to a file."""
+    """Mix several voices (or take a single voice). Store the result under a name, or write it to a file."""
     model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite)
     check_files(args, {"output": destination}, voices=("spec",))

@@ -31,7 +31,7 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the cheapest path through a matrix of costs, from its first cell to its last cell.
 
     A step of the path goes to the next row, to the next column, or to both. As in openai-whisper, costs are summed in
-    float32, and the step to the next column wins a tie. All cells of a diagonal are computed at once.
+    float32, and the step to the next column wins a tie. All cells of a diagonal are computed together, with NumPy.
 
     Args:
         cost: Cost of each cell, (R, C) float64.

@@ -59,13 +59,14 @@ class Connections:
 
     @property
     def crowded(self) -> bool:
-        """Whether requests use so many connections that the server keeps the rest for programs that watch it."""
+        """Whether requests use so many connections that the rest is reserved for programs that watch the server."""
         return len(self._open) - len(self._waiting) > self.most * 7 // 8
 
     def add(self, key: Any, close: Callable[[], None]) -> None:
         """Add a new connection, which waits for a request.
 
-        If the server is answering on all other connections, close it.
+        If there are too many connections, close the one that has waited longest for a request, or the new connection if
+        no connection waits.
         """
         if len(self._open) >= self.most:
             if not self._waiting:

@@ -31,7 +31,7 @@ class SoundFormat:
 
 
 def sent_media(row: FileFormat) -> MediaFormat | None:
-    """Return the settings with which FFmpeg sends a format to a client. In such a stream, FFmpeg cannot seek back."""
+    """Return FFmpeg's settings for a format that is sent to a client, where FFmpeg cannot change earlier bytes."""
     return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
 
 

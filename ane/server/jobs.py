@@ -147,7 +147,8 @@ class Job:
     def texts(self) -> Iterator[str]:
         """Yield the texts that the client sends.
 
-        While this job waits for text, other jobs may compute. Every ``READING`` seconds, it also gives way to them.
+        While this job waits for text, other jobs may compute. The job also lets them compute if it has read for
+        ``READING`` seconds.
         """
         while True:
             if not self._texts:

@@ -60,7 +60,10 @@ class ServedModel:
 
     @contextmanager
     def alone(self, job: Job) -> Iterator[None]:
-        """Reserve the decoder for one window of a recording during the ``with`` block. Only one job can reserve it."""
+        """Reserve the decoder for one window of a recording during the ``with`` block.
+
+        Only one job can reserve the decoder at a time.
+        """
         with job.resting():
             self._lock.acquire()
         try:
@@ -107,7 +110,10 @@ class ServedModels:
                 served.used = time.monotonic()
 
     def release_unused(self) -> None:
-        """Release models that nobody used for ``idle_release`` seconds. If no model is in use, return freed memory."""
+        """Release models that nobody used for ``idle_release`` seconds.
+
+        If no model is in use, return freed memory to the system.
+        """
         with self._lock:
             names: list[str] = []
             if self.settings.idle_release is not None:

@@ -186,7 +186,7 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
 
 
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
-    """Make the function that speaks a request. It hands over ``SoundPiece`` items, then one ``SpokenFacts``.
+    """Make the function that speaks a request. It gives its job ``SoundPiece`` items, and then one ``SpokenFacts``.
 
     If the text of the request is "", the function speaks the texts that the client sends, as they arrive.
     """

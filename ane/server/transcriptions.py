@@ -40,7 +40,7 @@ Temperature = Annotated[
 
 
 def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | None:
-    """Transcribe one window of a recording. After the last window, return the exception that holds the transcript."""
+    """Transcribe one window of a recording. After the last window, return StopIteration, which has the transcript."""
     try:
         next(windows)
     except StopIteration as end:

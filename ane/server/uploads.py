@@ -66,14 +66,14 @@ def voice_routes(service: Service) -> APIRouter:
 
 
 async def check_form(request: Request, *known: str) -> None:
-    """Raise RefusedError if a form has a field that is not in ``known``, because ignoring it would hide a mistake."""
+    """Raise RefusedError if a form has a field that is not in ``known``, because the client may have misspelled it."""
     unknown = [name for name in await request.form() if name not in known]
     if unknown:
         raise RefusedError(f"{unknown[0]} is unknown: leave it out", 400, unknown[0], "unknown_parameter")
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
-    """Make the function that stores a clip as a new voice, and yields warnings. It never replaces a voice."""
+    """Make the function that stores a clip as a new voice and gives its job warnings. It never replaces a voice."""
 
     def work(job: Job) -> None:
         with service.models.using(model) as served:

@@ -79,7 +79,7 @@ async def next_text(
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """Return the result of ``work``, or cancel it if the client leaves. Read the body of the request first.
+    """Return the result of ``work``, or cancel it if the client leaves. The request's body must already be read.
 
     Raises:
         RefusedError: The client has left (status 499).

@@ -301,16 +301,16 @@ class Lanes:
                     self._wake()
 
     def _rest(self, waiter: Waiter) -> None:
-        """Give up the turn, and wait until the waiter is settled or has to run the steps."""
+        """Let other threads compute, until ``waiter`` has its result or an error, or until it has to run the steps."""
         turns = self.turns.rest(waiter.decoding.priority) if self.turns else nullcontext()
         with self._unlocked(), turns, self._lock:
             while self._leader is not None and not waiter.settled:
                 waiter.woken.wait()
 
     def _wake(self) -> None:
-        """Wake the waiters that are settled.
+        """Wake the waiting threads that have their result or an error.
 
-        If no thread runs the steps, also wake the most urgent waiter to run them.
+        If no thread runs the steps, also wake the most urgent one to run them.
         """
         for waiter in self._waiting:
             if waiter is not self._leader and waiter.settled:

@@ -190,7 +190,7 @@ class SpeechRequest:
 
     @property
     def roles(self) -> Cast | None:
-        """The cast. This property works only for requests from ``Speaker.with_defaults``."""
+        """The cast as a ``Cast``, or ``None``. This property works only for requests from ``Speaker.with_defaults``."""
         assert self.cast is None or isinstance(self.cast, Cast)
         return self.cast
 

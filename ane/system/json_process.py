@@ -38,9 +38,10 @@ class ProcessTimeoutError(UserError):
 
 
 def answer_requests(make: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:
-    """Answer every line of standard input with a line on standard output, until the input ends. The program calls this.
+    """Answer every line of standard input with a line on standard output, until the input ends.
 
-    While the program runs, all other output goes to standard error, because libraries may print on standard output.
+    The program that ``JsonProcess`` starts calls this function. While the program runs, all other output goes to
+    standard error, because libraries may print on standard output.
 
     Args:
         make: Function that prepares the program and returns the function that answers a request. If the latter raises

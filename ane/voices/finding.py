@@ -75,7 +75,7 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 def voice_names(model: Bundle) -> list[str]:
     """Return the names of the voices that a request may use with a model.
 
-    If the model has one nameless voice, return none.
+    If the model has one nameless voice, return no names.
     """
     if model.voice_names or not model.has_latents:
         return model.voice_names

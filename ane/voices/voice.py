@@ -114,7 +114,8 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
     Upstream writes two kinds of .pth files. A file of the first kind has the pair of latents
     (get_conditioning_latents.py). A file of the second kind has a copy of the clips, a list of (1, S) at 22050 Hz
     (utils/audio.py of its git master). The length distinguishes the two kinds, because latents are shorter than any
-    usable clip. ai-voice-cloning puts the first characters of the decoder's MD5 in the names of its files.
+    usable clip. ai-voice-cloning puts the first characters of the decoder's MD5 in its files' names. They become
+    ``Voice.decoder``.
 
     Raises:
         UserError: A file is missing or damaged, or contains neither latents nor clips.
@@ -268,7 +269,7 @@ def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
 def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
     """Split a mix into its names or paths and their weights. If it has no weights, return ``None`` for the weights.
 
-    If the whole text is the path of an existing file, it is that path and not a mix.
+    A text that is the path of an existing file counts as this path, not as a mix.
 
     Raises:
         UserError: A name is empty, only some voices have weights, a weight is negative or not finite, or all weights

@@ -65,9 +65,9 @@ VOICES = tuple(
 def import_published(path: Path) -> Contents:
     """Read the graph of a voice.
 
-    A file that is named like one of ``VOICES`` must hold that voice. A file with another name may hold any voice with
-    the same network. It counts as British if its name begins with "bf_" or "bm_", like Kokoro's British voices
-    ("bf_emma").
+    A file that is named like one of ``VOICES`` must contain exactly this voice. A file with another name may contain
+    any voice with the same network. Such a voice counts as British if the file's name begins with "bf_" or "bm_", like
+    Kokoro's British voices ("bf_emma").
 
     Raises:
         UserError: The file is damaged, or is not a voice of hibari-tts.

@@ -55,7 +55,9 @@ class Cut:
 
 
 def cuts_of(graph: GraphProto) -> list[Cut]:
-    """Find where to cut a published graph into stages, by the names of parameters. They do not depend on the exporter.
+    """Find where to cut a published graph into stages.
+
+    The names of parameters show the places, and are the same for every exporter.
 
     Raises:
         ValueError: The graph lacks a parameter or an operation at which a stage begins or ends.

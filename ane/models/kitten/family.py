@@ -50,7 +50,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def files_named_by(path: Path) -> dict[str, Path]:
-    """List config.json and the files that it names, by role ("graph", "voices"). They need not exist.
+    """List config.json and the files that it names, by role ("graph", "voices"), even if the files do not exist.
 
     Raises:
         UserError: config.json is damaged.

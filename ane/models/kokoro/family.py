@@ -132,7 +132,7 @@ def graphs_in(folder: Path) -> list[Path]:
 
 
 def voices_in(folder: Path) -> Iterator[Path]:
-    """Yield the paths at which a folder may have voices."""
+    """Yield paths in a folder that may have voices: the subfolder "voices", and files for several voices."""
     if any(folder.glob("voices/*.bin")):
         yield folder / "voices"
     for pattern in ("voices*.npz", "voices*.bin", "*.npz"):

@@ -62,7 +62,8 @@ class KokoroSynthesizer(StyleSpeaker):
 def loud_frames(wave: np.ndarray) -> np.ndarray:
     """Find the frames of a waveform (S,) that are not silent. Returns (n,) bool.
 
-    Frame i is centred on sample i · ``HOP``. The rule is that of librosa's ``trim``, as in kokoro_onnx/trim.py.
+    Frame i is centred on sample i · ``HOP``. A frame counts as silent by the same rule as in librosa's ``trim`` and in
+    kokoro_onnx/trim.py.
     """
     padded = np.pad(wave, FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]

@@ -196,7 +196,8 @@ def states_vocabulary(config: Mapping[str, Any]) -> bool:
 def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
     """Raise UserError if the tokenizer returns an id that the decoder has no embedding for.
 
-    The tokenizer comes from the tokenizer.json at ``path``. If there is none, it is the one that is used instead.
+    The message says whether the tokenizer comes from the tokenizer.json in ``path``, or was used because ``path`` has
+    none.
     """
     own = path / "tokenizer.json"
     source = str(own) if os.path.isfile(own) else f"{path} has no tokenizer.json, and the one used in its place"

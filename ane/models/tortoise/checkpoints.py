@@ -50,7 +50,7 @@ FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
 
 
 def packaged_file(name: str) -> Path:
-    """Return the path of a data file that comes with tortoise-ane, for a checkpoint directory that lacks its own."""
+    """Return the path of a data file in this package, which replaces a file that a checkpoint directory lacks."""
     return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))
 
 
@@ -185,7 +185,7 @@ def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:
 def sizes_of(
     files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str, base: Bundle | None
 ) -> dict[str, Any]:
-    """Return each network's config. ``import_tortoise`` says which source it comes from."""
+    """Return each network's config. The docstring of ``import_tortoise`` says where a config comes from."""
     own = held_networks(files, base)
     stated = dict(config or {})
     if BIGVGAN in files and (beside := bigvgan_arguments(files[BIGVGAN])):

@@ -356,9 +356,10 @@ class Rendering:
         return best
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: StreamingWindow | None = None) -> Any:
-        """Create the vocoder for a chunk. It takes a mel, or latents if the settings skip diffusion.
+        """Create the vocoder for a chunk.
 
-        The latents include the latent of the stop code, as in upstream's api_fast.py.
+        The vocoder takes a mel, or latents if the settings skip diffusion. The latents include the latent of the stop
+        code, as in upstream's api_fast.py.
         """
         config = self.model.config(self.vocoder)
         if self.vocoder == "hifigan":

@@ -240,7 +240,7 @@ class LinearInterpolation:
     def _sources(self, outputs: np.ndarray | int) -> np.ndarray:
         """Return the positions in the input at which outputs lie, in float32.
 
-        The rounding follows torch, which rounds 1/scale to float32, and rounds the position once, because UpSample.h
-        compiles to a fused multiply-add.
+        The rounding is the same as in torch. torch rounds 1/scale to float32. It then rounds the position only once,
+        because the compiler turns the formula in torch's UpSample.h into a fused multiply-add.
         """
         return np.maximum(np.float64(np.float32(1 / self.scale)) * (outputs + 0.5) - 0.5, 0).astype(np.float32)

@@ -139,7 +139,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def without_delay(attention: np.ndarray, codes: int) -> np.ndarray:
-    """Move the rows of attention (T, K) earlier by ``codes`` codes. Beyond an end, repeat the row at this end."""
+    """Move row i + ``codes`` of attention (T, K) to row i. Beyond an end, the row at this end is repeated."""
     return attention[np.clip(np.arange(len(attention)) + codes, 0, len(attention) - 1)]
 
 

@@ -67,7 +67,7 @@ class BigVGANConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """For each level of upsampling, the margin in frames that its input needs (see ``hifigan.margins``)."""
+        """For each level of upsampling, how many frames its input needs as a margin (see ``hifigan.margins``)."""
         blocks = max(
             sum((size - 1) * (dilation + 1) // 2 + 2 * REACH for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)

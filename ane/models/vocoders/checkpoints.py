@@ -116,7 +116,7 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
 
 
 def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
-    """Infer the sizes from the shapes of the tensors. Raises UserError if they are not of an official version."""
+    """Infer the sizes from the shapes of the tensors. Raises UserError if no official version has these shapes."""
 
     def shape(key: str) -> tuple[int, ...]:
         source = sources(f"{key}.weight", entries)

@@ -170,7 +170,7 @@ def polar(
     size: np.ndarray | None = None,
     part: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Compute exp(logarithm) · e^{i angle}, complex64. The function ``magnitude`` limits exp(logarithm).
+    """Compute exp(logarithm) · e^{i angle}, complex64. exp(logarithm) is limited as in ``magnitude``.
 
     Args:
         logarithm: Logarithm of the magnitude, float32.

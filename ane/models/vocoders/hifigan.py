@@ -55,7 +55,8 @@ class ImageConvTranspose(nn.ConvTranspose1d):
 def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
     """Compute how many frames of margin the input of each level needs, so that padding does not affect the sound.
 
-    A level's margin covers the padding in this level and in all later levels.
+    A margin is a number of additional frames at both ends. It is large enough for the padding in this level of
+    upsampling and in all later levels.
 
     Args:
         rates: Samples per frame at each level's rate, in order of the levels.
@@ -128,7 +129,7 @@ class MelHifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """For each level of upsampling, the margin in frames that its input needs (see ``margins``)."""
+        """For each level of upsampling, how many frames its input needs as a margin (see ``margins``)."""
         plain = self.resblock == "1"  # blocks of type 1 have an undilated convolution after each dilated one
         blocks = max(
             sum((size - 1) * dilation // 2 + (size - 1) // 2 * plain for dilation in dilations)
@@ -143,7 +144,7 @@ class MelHifiganConfig(Config):
 
 
 def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: int) -> list[int]:
-    """Compute the margin in frames that the input of each level needs (see ``margins``).
+    """Compute, for each level of upsampling, how many frames its input needs as a margin (see ``margins``).
 
     Args:
         factors: Upsampling factor of each level.

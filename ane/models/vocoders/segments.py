@@ -29,8 +29,8 @@ def sound_of_windows(
 ) -> np.ndarray:
     """Make the sound (samples,) of the first ``stop`` frames, window by window.
 
-    Every window runs on the function with most frames, except that the last window uses the smallest function that
-    fits.
+    The function with most frames computes all windows but the last. The smallest function that fits computes the last
+    window.
 
     Args:
         functions: Functions of one network that differ only in their number of frames.

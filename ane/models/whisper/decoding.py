@@ -37,7 +37,7 @@ class DecodingOptions:
 
     @property
     def candidates(self) -> int:
-        """The number of lanes that a window needs."""
+        """The number of decoder lanes that a window needs, one for each text that the decoder tries."""
         return self.best_of if self.temperature > 0 else self.beam_size or 1
 
     @property
@@ -122,7 +122,8 @@ class WindowDecoder:
     def set_states(self, states: np.ndarray) -> None:
         """Set the window to decode, as the encoder's states (1, N, D). You can then decode this window several times.
 
-        A second call with the same array does nothing. This happens if the language was detected first.
+        A second call with the same array does nothing, because the window may already be set for detecting the
+        language.
         """
         if states is not self._states:
             self.decoder.set_memory(states[0])
@@ -198,10 +199,7 @@ class WindowDecoder:
         return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
     def _candidates(self, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
-        """Create the candidates of a window, which have no tokens yet.
-
-        They continue a prefix of ``offset`` positions.
-        """
+        """Create a window's candidates: token sequences, still empty, that follow a prefix of ``offset`` positions."""
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length
@@ -224,11 +222,11 @@ class WindowDecoder:
         ]
 
     def _advance(self, sequences: Sequence[TokenSequence], offset: int) -> np.ndarray:
-        """Append each sequence's pending tokens to its lane, and return logits (lanes, V).
+        """Run a decoder step on each sequence's pending tokens, and return logits (lanes, V).
 
-        All sequences must have the same number of pending tokens. The step runs from the first to the last incomplete
-        sequence. A complete sequence between these two repeats its last token. The logits of complete sequences are
-        meaningless.
+        All sequences must have the same number of pending tokens. The step includes all sequences from the first to the
+        last incomplete sequence. A complete sequence between these two repeats its last token. The logits of complete
+        sequences have no meaning.
         """
         incomplete = [lane for lane, sequence in enumerate(sequences) if not sequence.complete]
         low, high = incomplete[0], incomplete[-1] + 1

@@ -108,9 +108,9 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": as_text, "json": as_js
 def cues(transcript: Transcript, escape: Callable[[str], str]) -> "Iterator[Cue]":
     """Yield the subtitles of a transcript.
 
-    Each segment becomes one subtitle. But if words have times, each word becomes a subtitle, which shows the whole
-    segment with this word underlined, and each pause between words becomes a subtitle too. openai-whisper's
-    ``--highlight_words`` does the same.
+    Each segment becomes one subtitle. But if words have times, each word and each pause between words becomes a
+    subtitle. The subtitle of a word shows the whole segment with this word underlined, as with ``--highlight_words`` of
+    openai-whisper.
     """
     for segment in transcript.segments:
         if not segment.words:

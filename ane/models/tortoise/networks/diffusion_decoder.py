@@ -255,9 +255,9 @@ class BoundDenoiser:
         return [part.transpose(1, 2) for part in packing.split(output)]
 
     def _code(self, rows: int) -> Tensor:
-        """Return the packed conditioning, which is cached.
+        """Return the packed conditioning, from a cache if possible.
 
-        It has ``rows`` rows per utterance: 2 with guidance, 1 without it.
+        There are ``rows`` rows per utterance: 2 with guidance, 1 without it.
         """
         if rows not in self._packed:
             self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])

@@ -27,7 +27,7 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """For each level of upsampling, the margin of its input in frames (``ane.models.vocoders.hifigan.margins``)."""
+        """For each level of upsampling, how many frames of margin its input needs (``vocoders.hifigan.margins``)."""
         blocks = max(
             sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
             for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True)

@@ -169,7 +169,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Te
 def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length: int) -> Tensor:
     """Run ``attention`` over ``length`` positions with a ``RelativePositionBias``.
 
-    During a conversion, ``bias`` can be another module that replaces it.
+    During a conversion, ``bias`` can be a module that takes the place of the ``RelativePositionBias``.
     """
     if q.device.type != "cpu" or not isinstance(bias, RelativePositionBias):
         return attention(q, k, v, bias(length, q.dtype))
@@ -179,7 +179,7 @@ def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length:
 
 
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Run ``attention`` so that only the scores of a few heads are stored at once.
+    """Run ``attention`` for a few heads at a time, so that the scores of all heads are never stored together.
 
     Use this function for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long. On a CPU with AMX,
     torch's kernel takes half as long.

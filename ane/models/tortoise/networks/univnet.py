@@ -32,7 +32,7 @@ class UnivNetConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """For each level of upsampling, the margin of its input in frames (``ane.models.vocoders.hifigan.margins``)."""
+        """For each level of upsampling, how many frames of margin its input needs (``vocoders.hifigan.margins``)."""
         convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
         reaches = [convs + affected_samples(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
         reaches[-1] += BORDER
