@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,9 +12,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 PATIENCE = 60.0  # seconds that a test waits for an event that takes one second on an idle machine
 
@@ -25,6 +27,41 @@ def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.05)
     return met
+
+
+def wyoming_lines(*events: dict[str, Any]) -> bytes:
+    """Events of the Wyoming protocol, without payload."""
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+class HttpAnswer(NamedTuple):
+    """What a server answers to a request, which may be an error."""
+
+    status: int
+    data: bytes
+    headers: Message
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.json["error"]
+
+
+def ask(address: str, path: str, body: bytes | dict[str, Any] | None = None, **headers: str) -> HttpAnswer:
+    """The answer to a request: POST if there is a body, which is JSON unless ``Content_Type`` says otherwise.
+
+    In the names of headers, _ stands for -.
+    """
+    content = json.dumps(body).encode() if isinstance(body, dict) else body
+    named = {"Content-Type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address + path, content, named), timeout=PATIENCE) as answer:
+            return HttpAnswer(answer.status, answer.read(), answer.headers)
+    except urllib.error.HTTPError as error:
+        return HttpAnswer(error.code, error.read(), error.headers)
 
 
 class ServerProcess:
@@ -78,16 +115,46 @@ class ServerProcess:
 
     def wait_until_ready(self, seconds: float = 280.0) -> "ServerProcess":
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            try:
-                with urllib.request.urlopen(f"{self.address}/ready"):
-                    return self
-            except urllib.error.HTTPError:
-                time.sleep(0.1)
-        raise RuntimeError(f"the server is not ready: {self.log_file.read_text()}")
+        while self.ask("/ready").status != 200:
+            if time.monotonic() > until:
+                raise RuntimeError(f"the server is not ready: {self.log_file.read_text()}")
+            time.sleep(0.1)
+        return self
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+
+    def ask(self, path: str, body: bytes | dict[str, Any] | None = None, **headers: str) -> HttpAnswer:
+        return ask(self.address, path, body, **headers)
+
+    def speak(self, **fields: Any) -> HttpAnswer:
+        """The answer to a request for speech with these fields alone."""
+        return self.ask("/v1/audio/speech", fields)
+
+    def begin(self, path: str, body: bytes = b"", buffer: int = 0, **headers: str) -> socket.socket:
+        """A connection that has sent a POST and reads nothing.
+
+        Args:
+            body: What it has sent after the headers, which need not be all.
+            buffer: How many bytes of an answer it holds (default: as many as the system likes).
+            headers: Headers besides Host and a Content-Type of JSON. In their names, _ stands for -.
+        """
+        connection = socket.socket()
+        if buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        connection.settimeout(PATIENCE)
+        connection.connect(("127.0.0.1", self.port))
+        named = {"Host": "localhost", "Content-Type": "application/json"}
+        named |= {name.replace("_", "-"): str(text) for name, text in headers.items()}
+        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {text}" for name, text in named.items())]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return connection
+
+    def wyoming(self, *events: dict[str, Any]) -> socket.socket:
+        """A connection of the Wyoming protocol that has sent these events."""
+        connection = socket.create_connection(("127.0.0.1", self.wyoming_port), PATIENCE)
+        connection.sendall(wyoming_lines(*events))
+        return connection
 
     @property
     def wyoming_port(self) -> int:
@@ -107,7 +174,5 @@ class ServerProcess:
 
     def metric(self, name: str, token: str = "") -> float:
         """The value of a metric, summed over its labels."""
-        request = urllib.request.Request(f"{self.address}/metrics", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request) as response:
-            lines = response.read().decode().splitlines()
+        lines = self.ask("/metrics", Authorization=f"Bearer {token}").data.decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}(\{{|\s)", line))

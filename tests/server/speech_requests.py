@@ -1,69 +1,36 @@
 """Provide requests for speech as tests send them, and the server that answers them."""
 
 import json
-import socket
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
-from tests.server.server_process import PATIENCE, ServerProcess
+from tests.server.server_process import ServerProcess
 
 TEXT = "The wind blew over the hill. It rained in the valley."
 LONG = " ".join([TEXT] * 12)
 # 29 MB of sound that is made quickly, and is more than a connection's buffers hold
 LONGEST = "A." + " [pause:60s]" * 10
 TOKEN = "secret"
+AUTHORIZED = f"Bearer {TOKEN}"
+# a server of both embedded voices that asks for ``TOKEN`` and has narrow limits
+GUARDED = (
+    f"--models heart,demo --preload heart --token {TOKEN} --map-voice alloy=heart --wyoming-port 0 --body 1 --idle 2 "
+    "--requests 40 --add-voices --sound-ahead 2"
+)
 
 
 def guarded_server() -> ServerProcess:
-    """A server of both embedded voices that asks for ``TOKEN`` and has narrow limits."""
-    return ServerProcess(
-        "--models",
-        "heart,demo",
-        "--preload",
-        "heart",
-        "--token",
-        TOKEN,
-        "--map-voice",
-        "alloy=heart",
-        "--wyoming-port",
-        "0",
-        "--body",
-        "1",
-        "--idle",
-        "2",
-        "--requests",
-        "40",
-        "--add-voices",
-        "--sound-ahead",
-        "2",
-    )
+    return ServerProcess(*GUARDED.split())
 
 
-def post(
-    server: ServerProcess,
-    path: str = "/v1/audio/speech",
-    token: str = TOKEN,
-    body: bytes | None = None,
-    kind: str = "application/json",
-    **fields: Any,
-) -> tuple[int, bytes]:
-    """Status and body of the answer."""
-    body = (
-        json.dumps({"model": "heart", "input": TEXT, "response_format": "wav", **fields}).encode()
-        if body is None
-        else body
-    )
-    request = urllib.request.Request(
-        server.address + path, body, {"Authorization": f"Bearer {token}", "Content-Type": kind}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
+def post(server: ServerProcess, body: bytes | None = None, kind: str = "application/json", **fields: Any) -> Any:
+    """Status and body of the answer to a request for speech with the token."""
+    content = {"model": "heart", "input": TEXT, "response_format": "wav", **fields} if body is None else body
+    return server.ask("/v1/audio/speech", content, Authorization=AUTHORIZED, Content_Type=kind)[:2]
 
 
 def error_of(answer: tuple[int, bytes]) -> dict[str, Any]:
@@ -82,18 +49,29 @@ def sound_of(data: bytes) -> np.ndarray:
 
 
 # Clients
-def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str = "wav") -> socket.socket:
+def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str = "wav") -> Any:
     """A connection that requested speech and whose client does not read: it holds as much as ``buffer`` allows."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.settimeout(PATIENCE)
-    connection.connect(("127.0.0.1", server.port))
-    body = json.dumps({"model": "heart", "input": text, "response_format": form})
-    connection.sendall(
-        f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
-    return connection
+    body = json.dumps({"model": "heart", "input": text, "response_format": form}).encode()
+    return server.begin("/v1/audio/speech", body, buffer, Authorization=AUTHORIZED, Content_Length=str(len(body)))
+
+
+@contextmanager
+def web_socket(server: ServerProcess, *texts: str, token: str = TOKEN, **start: Any) -> Iterator[Any]:
+    """A WebSocket for text in pieces that has sent its start and these texts."""
+    client = pytest.importorskip("websockets.sync.client")
+    address, headers = f"ws://127.0.0.1:{server.port}/v1/audio/stream", {"Authorization": f"Bearer {token}"}
+    with client.connect(address, additional_headers=headers, close_timeout=0.1, max_size=None) as opened:
+        send(opened, {"type": "start", "model": "heart", **start}, *texts)
+        yield opened
+
+
+def send(opened: Any, *messages: str | dict[str, Any]) -> None:
+    """Send texts and other messages."""
+    for message in messages:
+        opened.send(json.dumps({"type": "text", "text": message} if isinstance(message, str) else message))
+
+
+END = {"type": "end"}
 
 
 def active(server: ServerProcess) -> float:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.node_packages import node_modules
 from tests.server.server_process import PATIENCE, ServerProcess
-from tests.server.speech_requests import LONG, TEXT, TOKEN, events, post, sound_of
+from tests.server.speech_requests import AUTHORIZED, END, LONG, TEXT, TOKEN, events, post, send, sound_of, web_socket
 
 av = pytest.importorskip("av", reason="needs the extra server")
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -116,28 +116,11 @@ def test_the_node_client_streams(server, node_path):
 def test_curl_receives_sound_while_it_is_made(server):
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
+    headers = ("-H", f"Authorization: {AUTHORIZED}", "-H", "Content-Type: application/json")
+    shown = ("-sN", "-o", os.devnull, "-w", "%{time_starttransfer} %{time_total} %{http_code}")
     body = json.dumps({"model": "heart", "input": LONG, "response_format": "pcm"})
-    found = subprocess.run(
-        [
-            "curl",
-            "-sN",
-            "-o",
-            os.devnull,
-            "-w",
-            "%{time_starttransfer} %{time_total} %{http_code}",
-            "-H",
-            f"Authorization: Bearer {TOKEN}",
-            "-H",
-            "Content-Type: application/json",
-            "-d",
-            body,
-            f"{server.address}/v1/audio/speech",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command = ["curl", *shown, *headers, "-d", body, f"{server.address}/v1/audio/speech"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     first, total, status = map(float, found.stdout.split())
     assert status == 200
     assert first < 0.8 * total  # the first sound comes well before the end
@@ -185,38 +168,23 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
     asyncio.run(converse())
 
 
-def web_socket(server: ServerProcess, token: str = TOKEN) -> Any:
-    client = pytest.importorskip("websockets.sync.client")
-    return client.connect(
-        f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers={"Authorization": f"Bearer {token}"}
-    )
-
-
 def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
-    with web_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "heart"}))
-        socket_.send(json.dumps({"type": "text", "text": "The wind blew over the hill. And then "}))
+    with web_socket(server, "The wind blew over the hill. And then ") as socket_:
         sound = socket_.recv(timeout=PATIENCE)
         assert isinstance(sound, bytes)
-        socket_.send(json.dumps({"type": "text", "text": "it rained."}))
-        socket_.send(json.dumps({"type": "end"}))
+        send(socket_, "it rained.", END)
         *pieces, done = list(socket_)
     assert json.loads(done)["type"] == "done"
     assert json.loads(done)["usage"]["input_tokens"] == 48
     assert len(sound) + sum(map(len, pieces)) > 2 * 24000 * 2
-    with pytest.raises(Exception, match="401"), web_socket(server, "wrong"):
+    with pytest.raises(Exception, match="401"), web_socket(server, token="wrong"):
         pass
 
 
 def heard(server: ServerProcess, *texts: str, **start: Any) -> tuple[bytes, list[dict[str, Any]]]:
     """The sound and the events of a WebSocket that is sent these texts."""
-    with web_socket(server) as socket_:
-        for message in (
-            {"type": "start", "model": "heart", **start},
-            *({"type": "text", "text": text} for text in texts),
-            {"type": "end"},
-        ):
-            socket_.send(json.dumps(message))
+    with web_socket(server, *texts, **start) as socket_:
+        send(socket_, END)
         messages = list(socket_)
     return (
         b"".join(message for message in messages if isinstance(message, bytes)),
@@ -242,9 +210,6 @@ def test_the_sound_that_a_websocket_sends_in_a_format_with_frames_has_its_end(se
 
 
 def test_a_text_in_pieces_has_a_limit_of_its_own(server):
-    with web_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "heart"}))
-        for _ in range(26):
-            socket_.send(json.dumps({"type": "text", "text": "…" * 4000}))
+    with web_socket(server, *["…" * 4000] * 26) as socket_:
         error = json.loads(socket_.recv(timeout=PATIENCE))
     assert error["error"]["message"] == "the text of a stream must have at most 100000 characters"

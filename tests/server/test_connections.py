@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import closing
 from types import SimpleNamespace
@@ -35,7 +34,7 @@ from ane.server.speech import Catalogue
 from ane.server.speech_service import Service
 from ane.server.wyoming_protocol import LimitedReader, WyomingClient, WyomingServer
 from ane.system.errors import UserError
-from tests.server.server_process import PATIENCE, ServerProcess
+from tests.server.server_process import PATIENCE, ServerProcess, wyoming_lines
 from tests.server.speech_requests import begin
 
 UPGRADE = (
@@ -255,24 +254,23 @@ def receive_until(connection: socket.socket, sign: bytes) -> None:
         received += data
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        b'{"type": "synthesize", "data": {"text": ["The wind"]}}\n',
-        b'{"type": "synthesize-start"}\n{"type": "synthesize-chunk", "data": {"text": 4e148}}\n',
-    ],
-)
-def test_a_text_that_is_no_string_is_refused_and_not_spoken(small_server, event):
-    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
-        connection.sendall(event)
+START, PING = {"type": "synthesize-start"}, {"type": "ping"}
+
+
+def chunk(text: object) -> dict[str, Any]:
+    return {"type": "synthesize-chunk", "data": {"text": text}}
+
+
+@pytest.mark.parametrize("events", [[{"type": "synthesize", "data": {"text": ["The wind"]}}], [START, chunk(4e148)]])
+def test_a_text_that_is_no_string_is_refused_and_not_spoken(small_server, events):
+    with small_server.wyoming(*events) as connection:
         receive_until(connection, b"text must be a string")
 
 
 def test_the_sound_has_the_form_that_its_events_state(small_server):
-    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
-        connection.sendall(b'{"type": "synthesize", "data": {"text": "It rained."}}\n')
-        with connection.makefile("rb") as stream:
-            events = list(iter(lambda: read_event(stream) or pytest.fail("no answer"), AudioStop().event()))
+    said = {"type": "synthesize", "data": {"text": "It rained."}}
+    with small_server.wyoming(said) as connection, connection.makefile("rb") as stream:
+        events = list(iter(lambda: read_event(stream) or pytest.fail("no answer"), AudioStop().event()))
     start, *chunks = events
     assert (start.data["width"], start.data["channels"]) == (2, 1)
     assert all(
@@ -288,11 +286,11 @@ def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
     ports = (small_server.wyoming_port, small_server.port)
     silent = [socket.create_connection(("127.0.0.1", port), PATIENCE) for port in ports for _ in range(200)]
     for _ in range(5):
-        with urllib.request.urlopen(f"{small_server.address}/health", timeout=5) as response:
-            assert response.status == 200
+        began = time.monotonic()
+        assert small_server.ask("/health").status == 200
+        assert time.monotonic() - began < 5
     assert small_server.status()["files"] < 256
-    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
-        connection.sendall(b'{"type": "ping"}\n')
+    with small_server.wyoming(PING) as connection:
         receive_until(connection, b"pong")
     for connection in silent:
         connection.close()
@@ -349,22 +347,17 @@ def test_wyoming_clients_wait_in_the_systems_queue_while_others_are_served():
 FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."
 
 
-def chunk(text: str) -> bytes:
-    return json.dumps({"type": "synthesize-chunk", "data": {"text": text}}).encode() + b"\n"
-
-
 def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_are_answered(small_server):
     """The last test: the server is gone after it."""
     address, statuses = ("127.0.0.1", small_server.wyoming_port), []
     with (
-        socket.create_connection(address, PATIENCE) as idle,
-        socket.create_connection(address, PATIENCE) as speaking,
+        small_server.wyoming(PING) as idle,
+        small_server.wyoming(PING) as speaking,
         begin(small_server, buffer=1 << 20) as downloading,
     ):
         for connection in (idle, speaking):
-            connection.sendall(b'{"type": "ping"}\n')
             receive_until(connection, b"pong")
-        speaking.sendall(b'{"type": "synthesize-start"}\n' + chunk(FIRST))
+        speaking.sendall(wyoming_lines(START, chunk(FIRST)))
         receive_until(speaking, b"audio-start")
         receive_until(downloading, b"HTTP/1.1 200")
         stopping = threading.Thread(target=lambda: statuses.append(small_server.stop()))
@@ -373,7 +366,7 @@ def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_ar
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, 5)
-        speaking.sendall(chunk(SECOND) + b'{"type": "synthesize-stop"}\n')
+        speaking.sendall(wyoming_lines(chunk(SECOND), {"type": "synthesize-stop"}))
         receive_until(speaking, b"synthesize-stopped")
         assert b"".join(iter(lambda: downloading.recv(1 << 16), b"")).endswith(b"0\r\n\r\n")
         stopping.join()

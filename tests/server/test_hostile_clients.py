@@ -17,16 +17,14 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
-import urllib.error
-import urllib.request
-
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 from wyoming.audio import AudioStop
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.speech_requests import END, send, web_socket
 
+SPEECH = "/v1/audio/speech"
 DRAIN = 5
 HELD = "(a " * 13_000  # 39 KB of text with brackets that never close
 UNSPOKEN = "... " * 9_000
@@ -45,70 +43,46 @@ def hostile_server() -> ServerProcess:
 
 
 @contextlib.contextmanager
-def open_socket(server: ServerProcess) -> Iterator:
-    with connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", close_timeout=0.1, max_size=None) as socket_:
-        yield socket_
-
-
-@contextlib.contextmanager
-def by_websocket(server: ServerProcess, text: str) -> Iterator[None]:
-    with open_socket(server) as socket_, contextlib.suppress(ConnectionClosed):
-        socket_.send(json.dumps({"type": "start", "model": "heart"}))
-        for start in range(0, len(text), 4):
-            socket_.send(json.dumps({"type": "text", "text": text[start : start + 4]}))
-        yield
-
-
-@contextlib.contextmanager
-def by_wyoming(server: ServerProcess, text: str) -> Iterator[None]:
-    with socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE) as connection:
-        connection.sendall(
-            b'{"type": "synthesize-start"}\n'
-            + b"".join(
-                json.dumps({"type": "synthesize-chunk", "data": {"text": text[start : start + 4]}}).encode() + b"\n"
-                for start in range(0, len(text), 4)
-            )
-        )
+def sent_in_pieces(server: ServerProcess, text: str) -> Iterator[None]:
+    """Clients of both protocols that have sent a text in frames of four characters."""
+    pieces = [text[start : start + 4] for start in range(0, len(text), 4)]
+    events = [{"type": "synthesize-chunk", "data": {"text": piece}} for piece in pieces]
+    with (
+        web_socket(server) as socket_,
+        contextlib.suppress(ConnectionClosed),
+        server.wyoming({"type": "synthesize-start"}, *events),
+    ):
+        send(socket_, *pieces)
         yield
 
 
 def seconds_of_a_short_request(server: ServerProcess) -> float:
-    body, began = json.dumps({"model": "heart", "input": "It rained.", "response_format": "wav"}), time.monotonic()
-    request = urllib.request.Request(
-        f"{server.address}/v1/audio/speech", body.encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-        assert len(response.read()) > 10_000
+    began = time.monotonic()
+    assert len(server.speak(model="heart", input="It rained.", response_format="wav").data) > 10_000
     return time.monotonic() - began
 
 
 @pytest.mark.parametrize("text", [HELD, UNSPOKEN], ids=["held", "unspoken"])
 def test_a_text_that_is_held_back_delays_nobody_and_is_left_with_its_client(text: str) -> None:
-    """In frames of four characters, by both protocols at once, on a server that computes for one request at a time."""
+    """By both protocols at once, on a server that computes for one request at a time."""
     with hostile_server() as server:
-        attack(server.wait_until_ready(), text)
-
-
-def attack(server: ServerProcess, text: str) -> None:
-    alone = min(seconds_of_a_short_request(server) for _ in range(2))
-    with by_websocket(server, text), by_wyoming(server, text):
+        alone = min(seconds_of_a_short_request(server.wait_until_ready()) for _ in range(2))
+        with sent_in_pieces(server, text):
+            assert seconds_of_a_short_request(server) < 10 * alone + 5
+        wait_until(lambda: server.metric("ane_active_requests") == 0, 10)
         assert seconds_of_a_short_request(server) < 10 * alone + 5
-    wait_until(lambda: server.metric("ane_active_requests") == 0, 10)
-    assert seconds_of_a_short_request(server) < 10 * alone + 5
-    with by_websocket(server, text), by_wyoming(server, text):
-        began = time.monotonic()
-        assert server.stop() == 0
-        assert time.monotonic() - began < DRAIN + 5
+        with sent_in_pieces(server, text):
+            began = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - began < DRAIN + 5
 
 
 def refusal(server: ServerProcess, pause: float) -> tuple[str, int]:
     """The type of the last message to a client that asks for a preset that the model lacks, and the code of the end."""
-    with open_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "heart", "preset": "fast"}))
+    with web_socket(server, preset="fast") as socket_:
         time.sleep(pause)
         with contextlib.suppress(ConnectionClosed):
-            socket_.send(json.dumps({"type": "text", "text": "It rained, and so on. "}))
-            socket_.send(json.dumps({"type": "end"}))
+            send(socket_, "It rained, and so on. ", END)
         last = ""
         try:
             while True:
@@ -179,19 +153,6 @@ def test_the_threads_of_many_requests_share_the_heap(server: ServerProcess) -> N
     assert heaps_of_threads(server) <= 1
 
 
-def asking(server: ServerProcess, body: bytes, length: int) -> socket.socket:
-    """A client that has asked for speech, and reads slowly."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.settimeout(PATIENCE)
-    client.connect(("127.0.0.1", server.port))
-    client.sendall(
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n" % length + body
-    )
-    return client
-
-
 def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why() -> None:
     """Sound in parts and in events, sound that nobody takes, a request that waits for its turn, half a body, and a
     WebSocket. A WebSocket without a text is closed at once."""
@@ -208,13 +169,14 @@ def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why(
     ]
     with (
         ServerProcess("--models", "heart", "--preload", "heart", "--drain", "2", "--calls", "1") as server,
-        open_socket(server.wait_until_ready()) as idle,
-        open_socket(server) as speaking,
+        web_socket(server.wait_until_ready()) as idle,
+        web_socket(server, fields["input"]) as speaking,
     ):
-        speaking.send(json.dumps({"type": "start", "model": "heart"}))
-        speaking.send(json.dumps({"type": "text", "text": fields["input"]}))
         assert speaking.recv(timeout=PATIENCE)
-        clients = [asking(server, body[: len(body) // (1 + (body is bodies[4]))], len(body)) for body in bodies]
+        clients = [
+            server.begin(SPEECH, body[: len(body) // (1 + (body is bodies[4]))], 4096, Content_Length=str(len(body)))
+            for body in bodies
+        ]
         begun = [client.recv(12) for client in clients[:3]]
         server.process.send_signal(signal.SIGTERM)
         with pytest.raises(ConnectionClosed) as closed:
@@ -239,31 +201,25 @@ def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why(
     assert not any("traceback" in record for record in log)
 
 
-def short_requests(server: ServerProcess, count: int) -> float:
-    return max(seconds_of_a_short_request(server) for _ in range(count))
+@pytest.fixture(scope="module")
+def narrow_server() -> Iterator[ServerProcess]:
+    flags = "--models heart --preload heart --wyoming-port 0 --requests 8 --connections 40"
+    with ServerProcess(*flags.split()) as running:
+        yield running.wait_until_ready()
 
 
 @pytest.mark.parametrize("protocol", ["wyoming", "websocket"])
-def test_connections_without_a_text_take_no_place(protocol: str) -> None:
+def test_connections_without_a_text_take_no_place(narrow_server: ServerProcess, protocol: str) -> None:
     """More of them than the server takes requests, or may have open."""
-    with (
-        ServerProcess(
-            "--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--requests", "8", "--connections", "40"
-        ) as server,
-        contextlib.ExitStack() as stack,
-    ):
-        server.wait_until_ready()
+    server = narrow_server
+    with contextlib.ExitStack() as stack:
         for _ in range(60):
             if protocol == "wyoming":
-                connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE))
-                connection.sendall(
-                    b'{"type": "synthesize-start"}\n{"type": "synthesize-chunk", "data": {"text": " "}}\n'
-                )
+                events = {"type": "synthesize-start"}, {"type": "synthesize-chunk", "data": {"text": " "}}
+                stack.enter_context(server.wyoming(*events))
             else:
-                socket_ = stack.enter_context(open_socket(server))
-                socket_.send(json.dumps({"type": "start", "model": "heart"}))
-                socket_.send(json.dumps({"type": "text", "text": " "}))
-        assert short_requests(server, 3) < PATIENCE / 2
+                stack.enter_context(web_socket(server, " "))
+        assert max(seconds_of_a_short_request(server) for _ in range(3)) < PATIENCE / 2
         assert server.metric("ane_active_requests") == 0
 
 
@@ -274,9 +230,7 @@ def test_clients_that_stop_writing_make_room_when_others_need_it() -> None:
     ):
         server.wait_until_ready()
         for _ in range(4):
-            socket_ = stack.enter_context(open_socket(server))
-            socket_.send(json.dumps({"type": "start", "model": "heart"}))
-            socket_.send(json.dumps({"type": "text", "text": "The "}))
+            stack.enter_context(web_socket(server, "The "))
         wait_until(lambda: server.metric("ane_active_requests") == 4)
         wait_until(lambda: server.metric("ane_active_requests") < 4, 10)
         assert seconds_of_a_short_request(server) < PATIENCE / 2
@@ -298,8 +252,8 @@ def slowest_health(server: ServerProcess, connection: socket.socket, data: bytes
     slowest = 0.0
     while sending.is_alive():
         began = time.monotonic()
-        with urllib.request.urlopen(f"{server.address}/health", timeout=PATIENCE):
-            slowest = max(slowest, time.monotonic() - began)
+        server.ask("/health")
+        slowest = max(slowest, time.monotonic() - began)
     assert ended
     return slowest
 
@@ -323,40 +277,25 @@ def test_frames_that_hold_no_text_hold_nobody_up_and_end_their_connection(server
 
 
 def test_a_body_in_a_million_parts_holds_nobody_up(server: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(
-            b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+    with server.begin(SPEECH, Transfer_Encoding="chunked") as connection:
         assert slowest_health(server, connection, b"1\r\n \r\n" * 900_000) < 2
     body = json.dumps({"model": "heart", "input": "It rained."}).encode().ljust(300_000)
     parts = b"".join(b"12c\r\n" + body[start : start + 300] + b"\r\n" for start in range(0, len(body), 300))
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(
-            b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
-        )
+    with server.begin(SPEECH, parts + b"0\r\n\r\n", Connection="close", Transfer_Encoding="chunked") as connection:
         assert b" 200 " in connection.recv(1000)
 
 
 def test_refused_requests_are_counted_and_logged(server: ServerProcess) -> None:
     """By every protocol, before and after a request has its place; without their texts."""
-
-    def ask(path: str, body: bytes, **headers: str) -> None:
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(urllib.request.Request(f"{server.address}{path}", body, headers), timeout=PATIENCE)
-
     before, logged = server.metric("ane_refused_requests_total"), len(server.log())
-    ask("/v1/audio/speech", b'{"model": "heart", "input": "secret words", "voice": "nobody"}')
-    ask("/v1/audio/speech", b'{"model": "heart", "input": "..."}')
-    ask("/v1/audio/speech", b"{}", Origin="http://elsewhere.example")
-    ask("/v1/audio/nothing", b"{}")
-    with open_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "nothing"}))
-        with contextlib.suppress(ConnectionClosed):
-            list(socket_)
-    with socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE) as connection:
-        connection.sendall(b'{"type": "synthesize", "data": {"text": "...", "voice": {"name": "nothing/x"}}}\n')
+    server.speak(model="heart", input="secret words", voice="nobody")
+    server.speak(model="heart", input="...")
+    server.ask(SPEECH, {}, Origin="http://elsewhere.example")
+    server.ask("/v1/audio/nothing", {})
+    with web_socket(server, model="nothing") as socket_, contextlib.suppress(ConnectionClosed):
+        list(socket_)
+    event = {"type": "synthesize", "data": {"text": "...", "voice": {"name": "nothing/x"}}}
+    with server.wyoming(event) as connection:
         while connection.recv(1000):
             pass
     assert server.metric("ane_refused_requests_total") - before == 6

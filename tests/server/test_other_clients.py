@@ -3,12 +3,10 @@
 import asyncio
 import gc
 import io
-import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.models.whisper.random_whisper import write_openai
+from tests.server import test_uploads
 from tests.server.server_process import PATIENCE, ServerProcess
-from tests.server.speech_requests import TEXT
-from tests.server.test_uploads import form_with, sound_file
+from tests.server.speech_requests import TEXT, sound_of
+from tests.server.test_uploads import CONSENT, FORM, form_with, home, sound_file  # noqa: F401  a fixture
 
 pytest.importorskip("fastapi", reason="needs the extra server: pip install '.[server]'")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
@@ -27,26 +25,13 @@ openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip instal
 from ane.server.app import encoded  # noqa: E402 (all need the extra)
 from ane.server.speech import SoundPiece  # noqa: E402
 
+add_voice = partial(test_uploads.add_voice, model="demo")
+FLAGS = "--models heart,demo --preload heart --transcriber ear --add-voices --map-voice nova=michael"
+
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    from ane.bundles.writing import write_bundle
-    from ane.models.whisper.checkpoints import import_whisper
-
-    home = tmp_path_factory.mktemp("home")
-    write_bundle(import_whisper(write_openai(tmp_path_factory.mktemp("whisper"))), home / "bundles" / "ear")
-    with ServerProcess(
-        "--models",
-        "heart,demo",
-        "--preload",
-        "heart",
-        "--transcriber",
-        "ear",
-        "--add-voices",
-        "--map-voice",
-        "nova=michael",
-        home=home,
-    ) as running:
+def server(home: Path) -> Iterator[ServerProcess]:  # noqa: F811
+    with ServerProcess(*FLAGS.split(), home=home) as running:
         yield running.wait_until_ready()
 
 
@@ -56,20 +41,6 @@ def client(server: ServerProcess) -> Any:
     return openai.OpenAI(
         base_url=f"{server.address}/v1", api_key="none", max_retries=0, _strict_response_validation=True
     )
-
-
-def get(server: ServerProcess, path: str) -> Any:
-    with urllib.request.urlopen(f"{server.address}{path}", timeout=PATIENCE) as response:
-        return json.load(response)
-
-
-def speak(server: ServerProcess, **fields: Any) -> tuple[Any, bytes]:
-    """The headers and the body of the answer to a request with these fields alone."""
-    request = urllib.request.Request(
-        f"{server.address}/v1/audio/speech", json.dumps(fields).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-        return response.headers, response.read()
 
 
 # OpenAI's client, with its types
@@ -114,22 +85,10 @@ def test_what_is_wrong_with_a_streamed_transcription_is_told_with_its_status(cli
 @pytest.mark.parametrize("path", ["transcriptions", "translations", "voices"])
 def test_a_field_of_a_form_that_has_no_effect_is_refused(server, path):
     field = "audio_sample" if path == "voices" else "file"
-    body = form_with(
-        sound_file(),
-        field,
-        model="ear",
-        name="ann",
-        consent="I agree that this voice is mine.",
-        chunking_strategy="auto",
-    )
-    request = urllib.request.Request(
-        f"{server.address}/v1/audio/{path}", body, {"Content-Type": "multipart/form-data; boundary=x"}
-    )
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=PATIENCE)
-    error = json.load(refused.value)["error"]
-    assert (refused.value.code, error["code"]) == (400, "unknown_parameter")
-    assert error["param"] in ("name", "chunking_strategy")
+    fields = {"model": "ear", "name": "ann", "consent": CONSENT, "chunking_strategy": "auto"}
+    refused = server.ask(f"/v1/audio/{path}", form_with(sound_file(), field, **fields), Content_Type=FORM)
+    assert (refused.status, refused.error["code"]) == (400, "unknown_parameter")
+    assert refused.error["param"] in ("name", "chunking_strategy")
 
 
 def test_openais_names_can_be_looked_up(client):
@@ -143,12 +102,12 @@ def test_openais_names_can_be_looked_up(client):
 
 
 def test_open_webui_lists_the_voices_and_the_models(server):
-    data = get(server, "/v1/audio/voices")
+    data = server.ask("/v1/audio/voices").json
     assert {voice["id"]: voice["name"] for voice in data.get("voices", [])} == {
         voice["id"]: voice["id"] for voice in data["data"]
     }
     assert {"default", "heart", "michael"} <= {voice["id"] for voice in data["voices"]}
-    assert [model["id"] for model in get(server, "/v1/audio/models").get("models", [])] == ["heart", "demo"]
+    assert [model["id"] for model in server.ask("/v1/audio/models").json.get("models", [])] == ["heart", "demo"]
 
 
 @pytest.mark.parametrize(
@@ -162,32 +121,29 @@ def test_open_webui_lists_the_voices_and_the_models(server):
 )  # LibreChat without voices
 def test_chat_programs_are_spoken_to_as_they_ask(server, fields):
     """As of routers/audio.py, tts/openai-compatible.js and TTSService.js of these projects."""
-    headers, sound = speak(server, **fields)
-    assert headers["Content-Type"] == "audio/mpeg"
-    assert soundfile.info(io.BytesIO(sound)).duration > 3
+    spoken = server.speak(**fields)
+    assert spoken.headers["Content-Type"] == "audio/mpeg"
+    assert soundfile.info(io.BytesIO(spoken.data)).duration > 3
 
 
 # Kokoro-FastAPI's clients
 
 
 def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
-    _, plain = speak(server, model="heart", input=TEXT, response_format="wav")
-    _, theirs = speak(
-        server, model="tts-1", voice="alloy", input=TEXT, response_format="WAV", speed=None, stream=True, lang_code="a"
-    )
-    assert theirs == plain
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        speak(server, model="tts-1", input=TEXT, lang_code="ja")
+    plain = server.speak(model="heart", input=TEXT, response_format="wav")
+    more = {"voice": "alloy", "response_format": "WAV", "speed": None, "stream": True, "lang_code": "a"}
+    assert server.speak(model="tts-1", input=TEXT, **more).data == plain.data
+    assert plain.status == 200
+    assert server.speak(model="tts-1", input=TEXT, lang_code="ja").status == 400
 
 
 @pytest.mark.parametrize("form", ["wav", "flac", "mp3", "opus", "aac", "pcm"])
 def test_a_finished_file_states_its_length(server, form):
-    headers, finished = speak(server, model="heart", input=TEXT, response_format=form, stream=False)
+    _, finished, headers = server.speak(model="heart", input=TEXT, response_format=form, stream=False)
     assert int(headers["Content-Length"]) == len(finished)
-    _, wav = speak(server, model="heart", input=TEXT, response_format="wav")
-    samples = np.frombuffer(wav[44:], "<i2")
+    samples = sound_of(server.speak(model="heart", input=TEXT, response_format="wav").data)
     if form == "pcm":
-        assert finished == speak(server, model="heart", input=TEXT, response_format="pcm")[1]
+        assert finished == server.speak(model="heart", input=TEXT, response_format="pcm").data
     if form in ("wav", "flac"):
         with soundfile.SoundFile(io.BytesIO(finished)) as file:
             assert file.frames == len(samples)
@@ -203,36 +159,18 @@ def test_a_finished_file_states_its_length(server, form):
 @pytest.mark.parametrize("name", ["alloy", "Alloy", "default", "nova", "marin"])
 def test_a_new_voice_cannot_take_a_name_that_others_use(server, name):
     """With --add-voices, whoever adds "alloy" would change what all others hear under it."""
-    assert add_voice(server, name)["error"]["param"] == "name"
+    assert add_voice(server, name).error["param"] == "name"
 
 
 def test_the_name_of_a_new_voice_fits_a_file_system(server, tmp_path):
-    error = add_voice(server, "语" * 90)["error"]
+    error = add_voice(server, "语" * 90).error
     assert (error["type"], "270 bytes" in error["message"]) == ("invalid_request_error", True)
-    assert add_voice(server, "语" * 60)["id"] == "语" * 60
+    assert add_voice(server, "语" * 60).json["id"] == "语" * 60
 
 
 def test_the_error_of_a_clip_names_no_path_of_the_server(server):
-    error = add_voice(server, "ann", 0.3)["error"]
+    error = add_voice(server, "ann", seconds=0.3).error
     assert (error["param"], error["message"][:12]) == ("audio_sample", "lasts 0.300 ")
-
-
-def add_voice(server: ServerProcess, name: str, seconds: float = 6.0) -> dict[str, Any]:
-    body = form_with(
-        sound_file(seconds),
-        "audio_sample",
-        name=name,
-        model="demo",
-        consent="I agree that this recording of mine is used to make speech.",
-    )
-    request = urllib.request.Request(
-        f"{server.address}/v1/audio/voices", body, {"Content-Type": "multipart/form-data; boundary=x"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as error:
-        return json.load(error)
 
 
 class SpokenPieces:

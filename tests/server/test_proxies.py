@@ -4,8 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +18,12 @@ from websockets.sync.client import connect
 from ane.server.guard import Guard, forwarded_for
 from ane.server.settings import ServerSettings
 from ane.system.errors import UserError
-from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.server_process import ServerProcess, ask, wait_until
+from tests.server.speech_requests import END, send
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 NAME = "tts.example"
-SPEECH = json.dumps({"model": "heart", "input": "It rained.", "response_format": "wav"}).encode()
+SPEECH = {"model": "heart", "input": "It rained.", "response_format": "wav"}
 CONFIG = """
 daemon off; pid {folder}/pid; error_log {folder}/error.log;
 events {{}}
@@ -79,22 +78,8 @@ def answers(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def status(port: int, path: str, body: bytes | None = None, **headers: str) -> int:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}",
-        body,
-        {
-            "Host": NAME,
-            "Content-Type": "application/json",
-            **{key.replace("_", "-"): value for key, value in headers.items()},
-        },
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            response.read()
-            return response.status
-    except urllib.error.HTTPError as error:
-        return error.code
+def status(port: int, path: str, body: dict[str, str] | None = None, **headers: str) -> int:
+    return ask(f"http://127.0.0.1:{port}", path, body, **{"Host": NAME, **headers}).status
 
 
 def test_the_page_the_api_and_text_while_it_is_written_work_behind_nginx(proxy: int) -> None:
@@ -102,8 +87,7 @@ def test_the_page_the_api_and_text_while_it_is_written_work_behind_nginx(proxy: 
         assert status(proxy, path) == 200
     assert status(proxy, "/tts/v1/audio/speech", SPEECH, Origin=f"https://{NAME}") == 200
     with connect(f"ws://{NAME}/tts/v1/audio/stream", sock=socket.create_connection(("127.0.0.1", proxy))) as socket_:
-        for kind, content in (("start", {"model": "heart"}), ("text", {"text": "It rained."}), ("end", {})):
-            socket_.send(json.dumps({"type": kind, **content}))
+        send(socket_, {"type": "start", "model": "heart"}, "It rained.", END)
         *sound, done = list(socket_)
     assert json.loads(done)["type"] == "done"
     assert sum(map(len, sound)) > 10_000
@@ -120,10 +104,7 @@ def test_behind_nginx_strangers_need_a_token_and_pages_of_others_are_refused(pro
 
 def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
     with ServerProcess("--models", "heart") as server:
-        request = urllib.request.Request(f"{server.address}/v1/models", headers={"Host": NAME})
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=PATIENCE)
-        assert f"`ane serve --hosts {NAME}`" in json.load(refused.value)["error"]["message"]
+        assert f"`ane serve --hosts {NAME}`" in server.ask("/v1/models", Host=NAME).error["message"]
 
 
 # Headers that Caddy 2 sends for `reverse_proxy 127.0.0.1:8880`. It keeps Host, and adds these
@@ -150,9 +131,8 @@ async def test_requests_that_caddy_passes_on(headers: dict[str, str], token: str
     async def app(scope: Any, receive: Any, send: Any) -> None:
         found.append(200)
 
-    async def send(message: Any) -> None:
-        if "status" in message:
-            found.append(message["status"])
+    async def answer(message: Any) -> None:
+        found.extend([message["status"]] if "status" in message else [])
 
     lines = {**CADDY, **headers, **({"authorization": f"Bearer {token}"} if token else {})}
     guard = Guard(app, ServerSettings(hosts=(NAME,), token=token))
@@ -165,7 +145,7 @@ async def test_requests_that_caddy_passes_on(headers: dict[str, str], token: str
             "headers": [(key.encode(), value.encode()) for key, value in lines.items()],
         },
         None,
-        send,
+        answer,
     )
     assert found == [200 if passes else 403]
 

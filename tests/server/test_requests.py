@@ -5,19 +5,18 @@ import re
 import socket
 import time
 import urllib.error
-import urllib.request
-from contextlib import ExitStack
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
-from tests.server.speech_requests import LONG, LONGEST, TEXT, TOKEN, active, begin, error_of, post
+from tests.server.speech_requests import AUTHORIZED, LONG, LONGEST, TEXT, active, begin, error_of, post
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
-AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+SPEECH = "/v1/audio/speech"
 
 
 @pytest.mark.parametrize(
@@ -114,16 +113,10 @@ def test_malformed_and_huge_bodies_are_refused(server, body):
 
 
 def test_a_chunked_body_is_measured_as_it_arrives(server):
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(
-            f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-        )
-        try:
+    with server.begin(SPEECH, Authorization=AUTHORIZED, Transfer_Encoding="chunked") as connection:
+        with suppress(ConnectionError):
             for _ in range(40):
                 connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
-        except ConnectionError:
-            pass
         assert b"413" in connection.recv(1000).partition(b"\r\n")[0]
 
 
@@ -138,11 +131,9 @@ def test_a_chunked_body_is_measured_as_it_arrives(server):
     ],
 )
 def test_clients_without_the_token_and_foreign_pages_are_refused(server, headers, status):
-    request = urllib.request.Request(f"{server.address}/v1/models", headers={**AUTHORIZED, **headers})
-    with pytest.raises(urllib.error.HTTPError) as found:
-        urllib.request.urlopen(request)
-    assert found.value.code == status
-    assert "access-control-allow-origin" not in found.value.headers
+    answer = server.ask("/v1/models", **{"Authorization": AUTHORIZED, **headers})
+    assert answer.status == status
+    assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize("form", ["pcm", "mp3"])
@@ -154,7 +145,7 @@ def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
     connections = [begin(server, LONGEST, form=form) for _ in range(4)]
     for _ in range(40):
         began = time.monotonic()
-        urllib.request.urlopen(f"{server.address}/health").read()
+        server.ask("/health")
         slowest = max(slowest, time.monotonic() - began)
         time.sleep(0.02)
     assert slowest < 0.5
@@ -191,16 +182,11 @@ def test_the_system_takes_little_sound_for_a_client_that_does_not_read(server):
 
 
 def test_connections_that_send_no_complete_request_are_closed(server):
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
-    with ExitStack() as stack:
-        connections = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE)) for _ in range(3)
-        ]
-        for connection, start in zip(
-            connections, (b"", head + b"X-Slow: ", head + b"Content-Length: 100\r\n\r\n{"), strict=True
-        ):
-            connection.sendall(start)
-        for connection in connections:
+    silent = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+    half = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+    half.sendall(f"POST {SPEECH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {AUTHORIZED}\r\nX-Slow: ".encode())
+    for connection in (silent, half, server.begin(SPEECH, b"{", Authorization=AUTHORIZED, Content_Length="100")):
+        with connection:
             received = connection.recv(10_000)
             assert received == b"" or b" 408 " in received
 
@@ -208,24 +194,16 @@ def test_connections_that_send_no_complete_request_are_closed(server):
 def test_more_requests_than_fit_are_told_when_to_try_again(server):
     connections = [begin(server) for _ in range(40)]
     wait_until(lambda: active(server) == 40)
-    request = urllib.request.Request(
-        f"{server.address}/v1/audio/speech",
-        b'{"model": "heart", "input": "No."}',
-        {**AUTHORIZED, "Content-Type": "application/json"},
-    )
-    with pytest.raises(urllib.error.HTTPError) as found:
-        urllib.request.urlopen(request)
-    assert found.value.code == 429
-    assert int(found.value.headers["Retry-After"]) >= 1
+    refused = server.ask(SPEECH, {"model": "heart", "input": "No."}, Authorization=AUTHORIZED)
+    assert (refused.status, int(refused.headers["Retry-After"]) >= 1) == (429, True)
     for connection in connections:
         connection.close()
     wait_until(lambda: active(server) == 0)
 
 
 def test_the_server_watches_itself(server):
-    status = json.loads(urllib.request.urlopen(f"{server.address}/health").read())
-    assert status["status"] == "ok"
-    page = urllib.request.urlopen(f"{server.address}/docs").read().decode()
+    assert server.ask("/health").json["status"] == "ok"
+    page = server.ask("/docs").data.decode()
     assert "POST /v1/audio/speech" in page
     explained = re.findall(r"<tr><td><code>([^<]+)</code><td>[^<]*<td>(.*?)</tr>", page)
     assert len(explained) > 20

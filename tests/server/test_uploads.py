@@ -2,10 +2,7 @@
 
 import io
 import json
-import socket
 import time
-import urllib.error
-import urllib.request
 import wave
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,8 +15,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.imported import imported
 from tests.models.whisper.random_whisper import write_openai
-from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.server_process import HttpAnswer, ServerProcess, wait_until
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
@@ -29,17 +27,15 @@ from ane.server.errors import RefusedError  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
 from ane.text import Lexicon, LexiconEntry  # noqa: E402
 
+FORM = "multipart/form-data; boundary=x"  # the boundary of ``form_with``
 CONSENT = "I agree that this recording of mine is used to make speech."
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a Whisper bundle of random weights."""
-    from ane.bundles.writing import write_bundle
-    from ane.models.whisper.checkpoints import import_whisper
-
     folder = tmp_path_factory.mktemp("home")
-    write_bundle(import_whisper(write_openai(tmp_path_factory.mktemp("whisper"))), folder / "bundles" / "ear")
+    imported(write_openai(tmp_path_factory.mktemp("whisper")), folder / "bundles" / "ear")
     return folder
 
 
@@ -130,7 +126,7 @@ def test_recordings_that_are_too_long_or_too_large_are_refused(client):
 
 
 def form_with(file: io.BytesIO, field: str, **fields: str) -> bytes:
-    """A form with a file in this field; its boundary is x."""
+    """A form with a file in this field."""
     parts = [f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items()]
     head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="a.wav"\r\n\r\n'
     return "".join([*parts, head]).encode() + file.read() + b"\r\n--x--\r\n"
@@ -141,20 +137,15 @@ def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(ser
     active = []
     with ExitStack() as stack:
         for _ in range(4):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
-            connection.sendall(
-                b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
-                b"Content-Type: multipart/form-data; boundary=x\r\n"
-                b"Content-Length: %d\r\n\r\n" % len(body) + body
-            )
+            path, length = "/v1/audio/transcriptions", str(len(body))
+            stack.enter_context(server.begin(path, body, Content_Type=FORM, Content_Length=length))
         wait_until(lambda: server.metric("ane_active_requests") == 2)
         for _ in range(15):
             active.append(server.metric("ane_active_requests"))
             time.sleep(0.1)
     assert max(active) == 2, "the sound of those that wait is not in memory"
     wait_until(lambda: server.metric("ane_active_requests") == 0)
-    lines = urllib.request.urlopen(f"{server.address}/metrics").read().decode()
-    assert 'ane_requests_total{kind="transcribe",outcome="client gone"}' in lines
+    assert b'ane_requests_total{kind="transcribe",outcome="client gone"}' in server.ask("/metrics").data
 
 
 @pytest.fixture
@@ -213,16 +204,11 @@ def test_of_several_tracks_the_first_is_decoded(tmp_path):
     assert (len(audio), rate) == (8000, 8000)
 
 
-def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
-    body = form_with(sound_file(6.0), "audio_sample", name=name, consent=consent)
-    request = urllib.request.Request(
-        f"{server.address}/v1/audio/voices", body, {"Content-Type": "multipart/form-data; boundary=x"}
-    )
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+def add_voice(
+    server: ServerProcess, name: str, consent: str = CONSENT, seconds: float = 6.0, **more: str
+) -> HttpAnswer:
+    body = form_with(sound_file(seconds), "audio_sample", name=name, consent=consent, **more)
+    return server.ask("/v1/audio/voices", body, Content_Type=FORM)
 
 
 def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
@@ -247,14 +233,14 @@ def test_a_respelled_text_counts_as_long_as_it_is_spoken():
 
 
 def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):
-    status, answer = add_voice(server, "ann", " ")
-    assert (status, answer["error"]["param"]) == (400, "consent")
+    refused = add_voice(server, "ann", " ")
+    assert (refused.status, refused.error["param"]) == (400, "consent")
     for name in ("../ann", "heart", "random", "a&b", ""):
-        assert add_voice(server, name, CONSENT)[0] == 400, name
-    status, answer = add_voice(server, "ann", CONSENT)
-    assert (status, answer["id"]) == (201, "ann")
-    assert "voice ann is not a clone of its clips: demo has only the voices heart, michael" in answer["notes"][0]
-    assert add_voice(server, "ann", CONSENT)[0] == 400
+        assert add_voice(server, name).status == 400, name
+    answer = add_voice(server, "ann")
+    assert (answer.status, answer.json["id"]) == (201, "ann")
+    assert "voice ann is not a clone of its clips: demo has only the voices heart, michael" in answer.json["notes"][0]
+    assert add_voice(server, "ann").status == 400
     assert CONSENT in next(home.rglob("ann.consent.txt")).read_text()
     sound = client.audio.speech.create(
         model="demo", voice="ann", input="Hello.", response_format="pcm", extra_body={"preset": "fastest", "seed": 1}
