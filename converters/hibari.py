@@ -140,7 +140,7 @@ def probe_text(
     return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]
 
 
-# both probes use random inputs that nearly fill the bucket
+# both probes use random inputs that are nearly as long as the function's bucket
 probe_prosody = stage_probe(
     "prosody",
     masked=True,

@@ -47,7 +47,7 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
         return
     container, usual = FORMATS[path.suffix.lower()]
     encoding = encoding or usual
-    block_error: OSError | None = None  # an error that the caller's ``with`` block raised, not the file
+    block_error: OSError | None = None  # an error of the code in the caller's ``with`` block, not of the file
     try:
         with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:
             disk = _DiskFile(opened)

@@ -11,7 +11,7 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
 
-READINGS = 3  # how many times a process speaks the sentence for the value
+READINGS = 3  # number of times that a process speaks the sentence for one measurement
 
 
 class WorkerProcess(JsonProcess):

@@ -20,7 +20,7 @@ from ane.text.tags import MarkupToken, element_texts, tokenize
 
 CONTENT_TYPES = "[Content_Types].xml"
 RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"
-# elements of Word's XML whose text is not read → the kind of omission; a fallback repeats the element before it
+# elements of Word's XML whose text is not read → the kind of omission (a fallback repeats the element before it)
 SKIPPED = {
     "drawing": "images",
     "pict": "images",

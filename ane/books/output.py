@@ -237,7 +237,7 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
             )
         else:
             book = WrittenBook(**written["book"])
-        # The job stores only file names, because it lies next to its output and somebody may have moved both.
+        # The job stores only file names, because somebody may have moved its folder together with the files next to it.
         return replace(
             book,
             files=[str(folder / Path(file).name) for file in book.files],

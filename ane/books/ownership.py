@@ -60,7 +60,7 @@ class FileOwnership:
         Raises:
             UserError: Another process is writing the output, or ``check`` rejects the file at ``path``.
         """
-        self.check(path)  # may read the file, which the short transaction below should not do
+        self.check(path)  # may read the file, which would take too long in the transaction below
         with self.store.output_transaction() as run:
             run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
         with self.store.output_transaction():

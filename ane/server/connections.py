@@ -143,7 +143,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
             except SmallPartsError:
                 self.transport.abort()
                 return
-            # the headers are complete; from here, the guard limits the body
+            # the headers are complete, and the guard limits the body
             if self._answering:
                 connections.answers(self.transport)
                 self.scope["state"][CUT] = self.transport.abort

@@ -16,9 +16,9 @@ LOGGER = logging.getLogger("ane.server")
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-# parts of the path to a wrong value that are not fields: the place in the request, and pydantic's names of types
+# parts of the path to a wrong value that name no field, but a place in the request or one of pydantic's types
 NO_FIELDS = ("body", "query", "header", "constrained-str", "VoiceId")
-NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")  # pydantic's errors about no object
+NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")  # pydantic's errors if a value is no object
 JSON_KINDS = {bool: "a truth value", list: "a list", str: "a string", int | float: "a number"}
 
 

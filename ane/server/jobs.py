@@ -98,7 +98,7 @@ class Job:
         with self._ending:
             if self.ended:
                 return
-            self._on_end(self)  # done before the client knows, so that the server has room for its next request
+            self._on_end(self)  # before the client learns of the end, so that the server has room for its next request
             self.ended = True
         self._notify()
 
@@ -199,7 +199,7 @@ class Job:
                 item, seconds = self._items.popleft()
                 before = self._is_half_empty()
                 self._taken_seconds += seconds
-                if self._is_half_empty() and not before:  # not earlier, because notifying wakes a thread
+                if self._is_half_empty() and not before:  # no notification earlier, because it wakes a thread
                     with self._changed:
                         self._changed.notify_all()
                 yield item

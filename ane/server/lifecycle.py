@@ -41,7 +41,7 @@ REPEATS = 20  # records of one kind that the log gets per ``INTERVAL``. Further 
 INTERVAL = 60.0  # seconds after which repeated records are logged again
 ENGINE_SECONDS = 1.0  # minimum seconds that the engine has to end after its last request
 SWITCH_SECONDS = 0.0005  # seconds after which a thread that runs Python lets another thread run
-TELLING = 1.0  # seconds after the drain for telling clients that their requests are ended
+TELLING = 1.0  # seconds after the drain in which clients are told that their requests have ended
 GRACE = 3.0  # seconds after the drain until the process ends, even if a network call still runs
 
 
@@ -155,7 +155,7 @@ async def serve(
     settings: ServerSettings, on_start: Callable[[str], None], on_stop: Callable[[], None] = lambda: None
 ) -> bool:
     """Serve until SIGTERM or SIGINT, and call ``on_stop`` at the signal. Return whether all work has ended."""
-    opened = open_port(settings.host, settings.port)  # opening a port may fail, so it comes before any thread starts
+    opened = open_port(settings.host, settings.port)  # before any thread starts, because opening a port may fail
     service = Service(settings)
     limits = settings.limits
     connections = Connections(affordable_connections(limits.connections))

@@ -99,7 +99,8 @@ class ServedModels:
         """Load a model if it is not loaded yet, and keep it loaded during the ``with`` block."""
         with self._lock:
             served = self._loaded.get(name) or self._load(name)
-            if served.lanes is not None and served.lanes.ended is not None:  # the contents of its lanes are unknown
+            # An error has ended the lanes, and their contents are unknown.
+            if served.lanes is not None and served.lanes.ended is not None:
                 served.lanes = served.speaker.shared_lanes(self.settings.lanes, self._turns)
             served.users += 1
         try:

@@ -109,7 +109,7 @@ class ChildProcess(subprocess.Popen):
         if not isinstance(program, str):
             super().__init__([*program, *arguments], env={**variables, **(environment or {})}, **streams)
             return
-        ending, self._lifeline = os.pipe()  # the child sees when the system closes our end of it
+        ending, self._lifeline = os.pipe()  # a pipe: the child notices when the system closes this process's end
         options = {"lifeline": ending, "memory": memory, "cpu_seconds": cpu_seconds, "file_bytes": file_bytes}
         command = [sys.executable, "-P", __file__, json.dumps(options), program, *arguments]
         variables |= {"PYTHONPATH": os.pathsep.join(import_paths()), **(environment or {})}

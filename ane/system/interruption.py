@@ -49,7 +49,7 @@ class Interruptions:
                 signal.signal(number, signal.SIG_DFL)
 
 
-# ``None`` in all threads except the main one
+# ``None`` in all threads except the main thread
 _current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)
 
 

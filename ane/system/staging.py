@@ -113,7 +113,7 @@ def _is_abandoned(staging: Path) -> bool:
         if not os.path.lexists(staging / _LOCK):
             return time.time() - os.lstat(staging).st_mtime > _DAY
         lock = os.open(staging / _LOCK, os.O_RDWR)
-    except OSError:  # somebody has just deleted it, or it belongs to another user
+    except OSError:  # somebody has just deleted the file, or it belongs to another user
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -332,7 +332,7 @@ class CoreMLTarget:
                 )
             functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         except UserError:
-            shutil.rmtree(work / package.path)  # its weights may be damaged, so the next run must not resume from it
+            shutil.rmtree(work / package.path)  # the next run must not resume from weights that may be damaged
             raise
         return finish_package(work, package, functions, [rule.record() for rule in broken], licence)
 

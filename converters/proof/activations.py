@@ -320,7 +320,7 @@ class CapturedOutputs:
             frames = self.bucket["frames"]
             rate, rest = divmod(expected.shape[2], self._outputs["conv_pre"].shape[2])
             if rest or not rate:
-                return None  # the module's output has been cropped
+                return None  # the module's output was cropped, so its columns do not match
             margin = (actual.shape[2] // rate - frames) // 2 * rate
             actual = actual[..., margin : margin + frames * rate]  # the recorded call computes the first segment
         width = min(expected.shape[2], actual.shape[2])

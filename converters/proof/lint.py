@@ -134,7 +134,7 @@ def integer_io(function: LintedFunction) -> Iterator[Violation]:
         for op in function.ops
         if op.outputs and op.type not in VIEWS | {"cast", "slice_update"}
     ):
-        return  # the function only copies values to a state, for which it need not run on the engine
+        return  # a function that only copies values to a state need not run on the engine
     for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
         for name, type in types.items():
             if not type.dtype.startswith("fp"):

@@ -226,7 +226,7 @@ FUNCTIONS = (
         coreml=lambda r: [univnet.univnet(r.network, size) for size in r.lengths("univnet")],
         onnx=onnx.univnet,
         onnx_lengths={"frames": 19},
-        bucket=Bucket("frames", 4, lambda model: (14, 62)),  # no row above 16384 samples
+        bucket=Bucket("frames", 4, lambda model: (14, 62)),  # so that no row has more than 16384 samples
         # UnivNet predicts convolution kernels, which amplifies rounding. Even torch's float32 differs from torch's
         # float64: by 99 dB and 4e-5 with trained weights, and by 91 dB and 5e-4 with random weights
         onnx_fp32=(80.0, 2e-3),

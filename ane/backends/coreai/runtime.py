@@ -205,7 +205,7 @@ def require_core_ai() -> None:
         from coreai.runtime import SpecializationOptions
     except ImportError as error:
         raise UserError(f"Core AI cannot be imported ({error}): {INSTALL}") from error
-    if SpecializationOptions.is_supported():  # from macOS 27 on, which does not use the interpreter of the wheel
+    if SpecializationOptions.is_supported():  # true from macOS 27 on, where the wheel's interpreter is not used
         raise UserError(
             "Core AI is the system's framework on this macOS, which this program does not use yet: use backend=coreml"
         )

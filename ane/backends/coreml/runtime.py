@@ -84,7 +84,7 @@ class CoreMLFunction:
     ):
         self.signature, self.name = signature, name
         self._loaded, self._refuse = loaded, refuse
-        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # time when a prediction ended, its arrays
+        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()  # when a prediction ended, and its arrays
         weakref.finalize(self, keep_arrays, self._passed).atexit = False
         self._buffers: dict[str, np.ndarray] = {}  # array from which Core ML reads each input, except kv-caches
 

@@ -116,7 +116,7 @@ class CoreMLTools:
             A ``CompiledMLModel`` from coremltools, or in tests an object with its methods ``predict`` and
             ``make_state``.
         """
-        logging.getLogger("coremltools").setLevel(logging.ERROR)  # it warns about every torch newer than 2.7
+        logging.getLogger("coremltools").setLevel(logging.ERROR)  # warns about every torch newer than 2.7
         import coremltools
 
         return coremltools.models.CompiledMLModel(

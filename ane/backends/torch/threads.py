@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 import torch
 
 WINDOW = 0.03  # the governor judges calls together once they have taken this many seconds
-COST = 0.02  # reading how long threads have waited may take this many seconds per second. The more threads, the longer
+COST = 0.02  # the governor may spend this many seconds per second on reading how long the threads have waited
 MOST_WAITING = 0.35  # threads may wait for a core this many seconds per second, summed over all threads
 SHORT_WAIT = 0.02  # the governor ignores waits of fewer seconds, because the other program may soon be done
 IDLE = 0.75  # the governor adds a thread if at least this many cores are idle
-PATIENCE = 0.5, 8.0  # seconds before the governor tries more threads again: first, and at most after failures
+PATIENCE = 0.5, 8.0  # seconds before the governor tries more threads again: at first, and at most after failures
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 TASKS = Path("/proc/self/task")
@@ -131,7 +131,7 @@ class ThreadGovernor:
         self._waiting, self._idle, self._clock = waiting, idle, clock
         self._lock = threading.Lock()
         self.limit: int | None = None  # largest number of threads to use, or ``None`` for no limit
-        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds to wait, time of the last raise
+        self._patience, self._raised = PATIENCE[0], -math.inf  # seconds until the next raise, and time of the last
         self._window = WINDOW  # seconds of calls to judge together
         try:
             self._begin_window(clock(), waiting())

@@ -275,7 +275,7 @@ def share_weights(
             continue
         shape = tuple(
             size for axis, size in enumerate(array.shape) if array.ndim < 4 or axis != 2
-        )  # without the axis of widen_convolutions
+        )  # without the axis that widen_convolutions added
         place = places.get((array.tobytes(), shape))
         stored, name = array.shape, tensor.name
         if place is None and array.ndim == 2:

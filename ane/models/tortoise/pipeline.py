@@ -140,7 +140,7 @@ class Rendering:
             yield from self._group(self.chunks[start : start + group])
             self.backend.release(self.vocoder)
 
-    # Whole chunks: each step runs on a group of chunks
+    # Whole chunks: each step of the work runs on a group of chunks
 
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
         """Make the sound of a group of chunks, and yield the chunks in order.
@@ -210,7 +210,7 @@ class Rendering:
         self._add("diffuse", len(chunks) * self.settings.diffusion.steps)
         return [mel[0] for mel in mels]
 
-    # Streams: all steps alternate
+    # Streams: the steps of the work alternate
 
     def _streamed(self) -> Iterator[RenderedChunk]:
         """Yield every chunk in order.
@@ -283,7 +283,7 @@ class Rendering:
         )
         return DiffusedSound(windows, vocoder, self.timeline)
 
-    # Helpers of both ways
+    # Helpers for whole chunks and for streams
 
     def _own_lanes(self, chunks: Sequence[TokenChunk]) -> Lanes:
         lanes = min(self.settings.lanes, len(chunks) * self.settings.candidates)

@@ -82,7 +82,7 @@ class RelativePositionBias(nn.Module):
         return self._kept(length, dtype, lambda: self.computed(length, dtype))
 
     def _kept(self, length: int, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
-        kept = self.kept  # read once: another thread may replace it
+        kept = self.kept  # read the attribute once, because another thread may replace it
         if kept is not None and kept[:2] == (length, dtype) and torch.is_inference_mode_enabled():
             return kept[2]
         bias = compute()
