@@ -55,7 +55,7 @@ STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """Build the parser of `ane` with one command, or with all commands if ``command`` is not the name of one.
+    """Build the parser of `ane` with the command ``command``, or with all commands if no command has this name.
 
     If ``command`` is an option of ``LISTING``, the parser has only the commands' summaries.
     """

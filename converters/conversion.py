@@ -88,7 +88,7 @@ def convert(
     Packages that the model already has are copied to the new bundle, unless this call converts them again.
 
     ``convert`` collects the new packages in ``<destination>.converting``. If it is interrupted, the next call reuses
-    the complete packages in this folder, and the complete functions of a Core ML package. It reuses them only if the
+    the complete packages in this folder, and the complete functions of a Core ML package. This happens only if the
     model, the options and the code that builds the graphs have not changed.
 
     Args:

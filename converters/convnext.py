@@ -50,7 +50,7 @@ def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: st
 def convnext_block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: str) -> Var:
     """Apply a ConvNeXt block: (1, C, 1, N) → (1, C, 1, N).
 
-    Its factors ``gamma`` become part of its second linear layer.
+    The block's factors ``gamma`` become part of its second linear layer.
     """
     y = blocks.layer_norm(s, _depthwise(s, x, block.dw), block.norm, f"{name}.norm")
     y = mb.gelu(x=blocks.linear(s, y, block.pw1, f"{name}.pw1"), mode="EXACT")

@@ -114,7 +114,7 @@ def _normalised(s: Style, y: Var, x: Var, inside: Var, norm: nn.LayerNorm, name:
 
 
 def _log_durations(s: Style, states: Var, inside: Var, network: FastSpeech, exact: bool) -> Var:
-    """Predict log durations of symbols: (1, C, 1, T) → (1, 1, 1, T). They are 0 in the padding."""
+    """Predict log durations of symbols: (1, C, 1, T) → (1, 1, 1, T). The log durations are 0 in the padding."""
     predictor, path = network.length_regulator.duration_predictor, "length_regulator.duration_predictor"
     x = states
     for layer in (1, 2):
@@ -176,8 +176,8 @@ def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: n
 def probed_length(model: Bundle, bucket: int) -> int:
     """Return the length of a test input.
 
-    It is a little less than ``bucket``, the function's length, to test padding too. If padding changes the result, as
-    in NVIDIA's class, return ``bucket`` itself.
+    The length is a little less than ``bucket``, the function's length, to test padding too. If padding changes the
+    result, as in NVIDIA's class, return ``bucket`` itself.
     """
     config = model.config("fastspeech")
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)

@@ -67,7 +67,7 @@ class LoudnessMeter:
     def noise_floor(self) -> float:
         """The RMS level of the quietest half second in dB.
 
-        It is -inf for silence, and for less than half a second of sound.
+        The level is -inf for silence, and for less than half a second of sound.
         """
         powers = self._hops(1)
         quietest = np.convolve(powers, np.full(5, 0.2), "valid").min() if len(powers) >= 5 else 0.0
@@ -96,9 +96,9 @@ class PeakLimiter:
     """A limiter that multiplies sound by ``gain``, and by less where its true peak would exceed ``ceiling``.
 
     For each sample, the limiter looks for peaks within ``LOOKAHEAD`` seconds before and after the sample, and finds the
-    lowest gain that any of these peaks needs. It then multiplies each sample by the weighted mean of the lowest gains
-    within ``LOOKAHEAD`` seconds, so that the gain changes smoothly. If the sample is a peak, all these gains are low
-    enough for it, and so is their mean.
+    lowest gain that any of these peaks needs. The limiter then multiplies each sample by the weighted mean of the
+    lowest gains within ``LOOKAHEAD`` seconds, so that the gain changes smoothly. If the sample is a peak, all these
+    gains are low enough for it, and so is their mean.
     """
 
     def __init__(self, rate: int, gain: float, ceiling: float):

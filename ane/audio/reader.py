@@ -252,8 +252,8 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
 
     soxr leaves frequencies up to 91 % of the lower Nyquist frequency unchanged. Upstream's windowed sinc (torchaudio,
     width 6) attenuates frequencies above about 80 %. We compared both filters on a buzz with harmonics up to the
-    Nyquist frequency, from 44.1 to 22.05 kHz. They agree to 63 dB below 8 kHz, and to 28 dB over the whole band. The
-    latents that random networks compute from both agree to 69 dB (decoder) and 35 dB (diffusion).
+    Nyquist frequency, from 44.1 to 22.05 kHz. The results agree to 63 dB below 8 kHz, and to 28 dB over the whole band.
+    The latents that random networks compute from both agree to 69 dB (decoder) and 35 dB (diffusion).
 
     Args:
         audio: (S,) float32.

@@ -19,8 +19,8 @@ TOLERANCE = 0.008  # a frame may be shifted by this many seconds, which is more 
 class TimeStretcher:
     """A stretcher that changes the speed of a sound by a factor from 0.5 to 2. The sound may arrive in pieces.
 
-    The whole output has round(samples / speed) samples. It does not depend on how the input is divided into pieces. At
-    speed 1, the output equals the input.
+    The whole output has round(samples / speed) samples. The output does not depend on how the input is divided into
+    pieces. At speed 1, the output equals the input.
     """
 
     def __init__(self, speed: float, sample_rate: int):

@@ -77,9 +77,9 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
 class _DiskFile:
     """A file that libsndfile writes. If writing to the disk fails, ``check`` raises the error.
 
-    libsndfile reports a full disk only as "System error". It calls the methods of this class from C, where Python would
-    print an exception and forget it. So the caller must open, write and close the file within ``uninterrupted``. The
-    file must not have a buffer, because ``seek`` would write the buffer.
+    libsndfile reports a full disk only as "System error". libsndfile calls the methods of this class from C, where
+    Python would print an exception and forget it. So the caller must open, write and close the file within
+    ``uninterrupted``. The file must not have a buffer, because ``seek`` would write the buffer.
     """
 
     def __init__(self, file: RawIOBase):

@@ -73,8 +73,8 @@ class Decoder(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Decode T new columns on each of n lanes, from ``first_lane`` to ``first_lane + n − 1``.
 
-        Column t of a lane takes the lane's own position ``length + t``. It attends to the lane's prefix, to the lane's
-        earlier positions and to itself.
+        Column t of a lane takes the lane's own position ``length + t``. The column attends to the lane's prefix, to the
+        lane's earlier positions and to itself.
 
         Args:
             columns: T columns for each of n lanes, (n, T, D) float32.
@@ -90,9 +90,9 @@ class Decoder(ABC):
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         """Store a memory: an array, such as the output of an encoder, to which columns cross-attend.
 
-        Call this method before you call ``prefill`` with the same ``index``. It computes the memory's keys and values
-        once. All lanes that continue the prefix at ``index`` attend to this memory. A later ``prefill`` at ``index``
-        keeps the memory.
+        Call this method before you call ``prefill`` with the same ``index``. The method computes the memory's keys and
+        values once. All lanes that continue the prefix at ``index`` attend to this memory. A later ``prefill`` at
+        ``index`` keeps the memory.
 
         Args:
             memory: Memory (``DecoderShape.memory_length``, D) float32.

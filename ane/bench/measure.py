@@ -117,7 +117,7 @@ class RepeatedCall:
 def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True) -> list[BenchRow]:
     """Measure the calls of several competitors alternately, so that other programs slow down all of them alike.
 
-    A competitor whose call raises UserError is not called again. Its row has the error and no value.
+    A competitor whose call raises UserError is not called again. The row of this competitor has the error and no value.
 
     Args:
         calls: Calls of the competitors.
@@ -213,7 +213,7 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
 
 
 def functions_of_a_sentence(package: PackageRecord) -> list[str]:
-    """Choose the functions to measure in a package: for each kind, the function that the sentence needs.
+    """Choose the functions to measure in a package: for each kind, the function that the benchmark's sentence needs.
 
     For decoder steps, choose all functions. For a kind that is not in ``LENGTHS``, choose the smallest function.
     """

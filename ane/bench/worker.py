@@ -245,7 +245,7 @@ def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFu
 
 
 def random_voice(model: "Bundle") -> "Voice | None":
-    """Make random latents for a model that has no voices, if its voices would be latents.
+    """Make random latents for a model that speaks with latents but has no voices.
 
     Return ``None`` for all other models.
     """

@@ -35,8 +35,8 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
 
     The function removes the hyphen if the texts contain the word elsewhere without a hyphen. Otherwise, it keeps the
     hyphen in three cases: the texts contain the word elsewhere with a hyphen ("well-known"), the hyphen follows a
-    single letter ("X-rays"), or both halves are English words and the whole word is not ("twenty-one"). It removes the
-    hyphen in all other cases.
+    single letter ("X-rays"), or both halves are English words and the whole word is not ("twenty-one"). In all other
+    cases, the function removes the hyphen.
     """
     if not any(HYPHEN in text for text in texts):
         return list(texts), 0

@@ -88,7 +88,7 @@ def as_text(
 ) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
     """Return a function that decodes a text file and passes the text to ``read``.
 
-    It raises UserError for other files.
+    The returned function raises UserError for other files.
     """
 
     def read_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:

@@ -150,7 +150,7 @@ def is_foreign(command: str) -> bool:
 
 
 def voice_digest(voice: Any) -> str:
-    """Return the identity of a voice: a name, or the digest of latents. It is "" if the model has only one voice."""
+    """Return the identity of a voice: a name, the digest of latents, or "" if the model has only one voice."""
     return (
         voice or ""
         if voice is None or isinstance(voice, str)

@@ -85,7 +85,10 @@ class Bundle:
 
     @property
     def identity(self) -> str:
-        """A digest (hex) of the model, to use as a cache key. It changes whenever a weight or a config changes."""
+        """A digest (hex) of the model, to use as a cache key.
+
+        The digest changes whenever a weight or a config changes.
+        """
         manifest = self.manifest
         if manifest.files:  # earlier versions stored the sounds of a job under this key
             return identity_of([(file.file, *size_and_time(self.path / file.file)) for file in manifest.files.values()])
@@ -205,7 +208,8 @@ class Bundle:
     def widths(self) -> tuple[int, int]:
         """The widths of a voice's two latents.
 
-        They are D for the decoder and C for the diffusion decoder, where C is twice the diffusion decoder's channels.
+        The widths are D for the decoder and C for the diffusion decoder, where C is twice the diffusion decoder's
+        channels.
         """
         widths = [
             network.voice_width(self.config(name))

@@ -182,10 +182,11 @@ OTHER_FILES = {
 
 
 def load_pickle(path: Path | str) -> Any:
-    """Load a file that ``torch.save`` wrote. Its tensors are on the CPU, memory-mapped if the file's format allows it.
+    """Load a file that ``torch.save`` wrote.
 
-    The function creates only tensors and plain containers (``weights_only=True``). It rejects a file that refers to
-    other objects before any of their code runs.
+    The tensors are on the CPU, memory-mapped if the file's format allows this. The function creates only tensors and
+    plain containers (``weights_only=True``). If a file refers to other objects, the function rejects the file before
+    any code of these objects runs.
 
     Raises:
         UserError: There is no such file, or the file is not a checkpoint, is truncated, or contains code.
@@ -238,7 +239,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def unknown_checkpoint(path: Path) -> UserError:
-    """Create the error for a file that no family recognises. Its message lists the content of the file.
+    """Create the error for a file that no family recognises. The error's message lists the content of the file.
 
     Raises:
         UserError: The file is damaged.

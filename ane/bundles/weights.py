@@ -34,7 +34,7 @@ class _WithoutValues(TorchFunctionMode):
     """Puts new parameters (torch.empty) on the meta device and skips their initialisation.
 
     This is faster than torch.device("meta"), which sends all computations in a constructor through torch's Python
-    decompositions. Their first use imports torch._dynamo, which takes more than a second.
+    decompositions. The first use of these decompositions imports torch._dynamo, which takes more than a second.
     """
 
     count = 0
@@ -50,7 +50,7 @@ class _WithoutValues(TorchFunctionMode):
 
 
 def skeleton(network: Network, config: Any) -> nn.Module:
-    """Create the PyTorch module of a network. Its parameters have shapes but no values.
+    """Create the PyTorch module of a network. The parameters have shapes but no values.
 
     To set the values, call ``load_state_dict(…, assign=True)``.
 

@@ -76,14 +76,17 @@ def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Ite
 
 
 def message_console(args: argparse.Namespace) -> Console:
-    """Return a console on standard error for progress and closing lines. It prints nothing with --quiet."""
+    """Return a console on standard error for progress and closing lines. With --quiet, the console prints nothing."""
     return TerminalConsole(
         stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False)
     )
 
 
 def report_console(args: argparse.Namespace) -> Console:
-    """Return a console on standard output for reports of finished work. It drops a report that it cannot write."""
+    """Return a console on standard output for reports of finished work.
+
+    The console drops a report that it cannot write.
+    """
     return TerminalConsole(
         file=TolerantStream(sys.stdout),
         highlight=False,

@@ -61,7 +61,7 @@ class RefusedError(UserError):
 
 
 class BusyError(RefusedError):
-    """The server takes no more requests now. It probably has room again after ``retry_after`` seconds."""
+    """The server takes no more requests now. The server probably has room again after ``retry_after`` seconds."""
 
     def __init__(self, retry_after: float):
         super().__init__("too many requests: try again later", 429, code="server_busy")

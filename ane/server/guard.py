@@ -199,7 +199,7 @@ class LimitedBody:
     """A replacement for a request's ``receive`` that limits the size of the body and the time that it may take.
 
     Each part must arrive within ``seconds``, and the whole body within ``in_all`` seconds. A slow client has
-    ``seconds`` and the time that its bytes would take at ``SLOWEST`` bytes per second. It therefore cannot keep a
+    ``seconds`` and the time that its bytes would take at ``SLOWEST`` bytes per second. Therefore, no client can keep a
     connection busy by sending a byte now and then.
     """
 

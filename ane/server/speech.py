@@ -63,7 +63,10 @@ class SpokenFacts:
 
 
 class Catalogue:
-    """The models that clients may name, and the voices of each model. It opens bundles, but reads no weights."""
+    """The models that clients may name, and the voices of each model.
+
+    The catalogue opens bundles, but reads no weights.
+    """
 
     def __init__(self, settings: ServerSettings):
         self.settings = settings
@@ -186,9 +189,10 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
 
 
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
-    """Make the function that speaks a request. It gives its job ``SoundPiece`` items, and then one ``SpokenFacts``.
+    """Make the function that speaks a request.
 
-    If the text of the request is "", the function speaks the texts that the client sends, as they arrive.
+    This function gives its job ``SoundPiece`` items, and then one ``SpokenFacts``. If the text of the request is "",
+    the function speaks the texts that the client sends, as they arrive.
     """
 
     def work(job: Job) -> None:

@@ -66,9 +66,9 @@ def rendered_in_order(
     """Yield chunks in order, with the sound that ``speak`` makes. The number of threads does not change the sound.
 
     If there are two or more threads, the threads make later chunks while the caller reads earlier chunks. For a whole
-    speech, every thread works on a chunk. For a stream, the threads work on at most ``AHEAD`` chunks. They begin the
-    second chunk when the first piece of the first chunk is ready. Closing the iterator waits for the pieces that the
-    threads are making, and then ends the threads.
+    speech, every thread works on a chunk. For a stream, the threads work on at most ``AHEAD`` chunks. The threads begin
+    the second chunk when the first piece of the first chunk is ready. Closing the iterator waits for the pieces that
+    the threads are making, and then ends the threads.
     """
     if threads == 1 or len(chunks) == 1:
         for done, chunk in enumerate(chunks, 1):

@@ -95,8 +95,8 @@ def split_to_fit(
 ) -> list[OneChunk]:
     """Split a text into chunks, each short enough for one pass of the network.
 
-    If a passage has nothing to say, it does not become a chunk. Its silence is added to the silence of a neighbouring
-    chunk.
+    If a passage has nothing to say, it does not become a chunk. The passage's silence is added to the silence of a
+    neighbouring chunk.
 
     Args:
         text: Text without markup, or the passages of a text.

@@ -97,8 +97,8 @@ class Turns:
     def wide(self, call: Callable[[], Result]) -> Result:
         """Run a function on as many CPU threads as are free, and return its result.
 
-        If no other thread holds a turn or waits for one, the function gets all CPU threads. Its rounding must not
-        depend on the number of CPU threads.
+        If no other thread holds a turn or waits for one, the function gets all CPU threads. The function's rounding
+        must not depend on the number of CPU threads.
         """
         with self._lock:
             alone = self.calls > 1 and self._members == 1 and self._all_threads.acquire(blocking=False)

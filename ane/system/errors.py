@@ -47,7 +47,7 @@ PATH = str, os.PathLike
 def check_type(parameter: str, value: Any, kinds: type | tuple[type, ...], wanted: str) -> None:
     """Raise InvalidValueError if ``value`` has none of the types.
 
-    Its message says that ``parameter`` must be ``wanted``.
+    The error's message says that ``parameter`` must be ``wanted``.
     """
     if not isinstance(value, kinds):
         raise UserError(f"{parameter} must be {wanted}, got {short(value)}", parameter)

@@ -59,7 +59,7 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     """List the voices in folders by name, sorted. A voice hides voices of the same name in later folders.
 
     If a folder has several voices called NAME, the function lists the first of these: NAME.safetensors, the folder
-    NAME, NAME.pth, a sound file. It skips missing folders, and files and folders that are not voices.
+    NAME, NAME.pth, a sound file. The function skips missing folders, and files and folders that are not voices.
     """
     voices: dict[str, FoundVoice] = {}
     for folder in folders:

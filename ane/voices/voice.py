@@ -114,8 +114,8 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
     Upstream writes two kinds of .pth files. A file of the first kind has the pair of latents
     (get_conditioning_latents.py). A file of the second kind has a copy of the clips, a list of (1, S) at 22050 Hz
     (utils/audio.py of its git master). The length distinguishes the two kinds, because latents are shorter than any
-    usable clip. ai-voice-cloning puts the first characters of the decoder's MD5 in its files' names. They become
-    ``Voice.decoder``.
+    usable clip. ai-voice-cloning puts the first characters of the decoder's MD5 in its files' names. These characters
+    become ``Voice.decoder``.
 
     Raises:
         UserError: A file is missing or damaged, or contains neither latents nor clips.
@@ -219,7 +219,7 @@ def _tensors(path: Path) -> list[np.ndarray]:
     """Read the tensors of a .pth voice as rows (1, n) float32. Raises UserError if the file contains anything else.
 
     ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None). For such a file, return only the two latents.
-    Its files for HiFi-GAN have a single latent.
+    Files that ai-voice-cloning writes for HiFi-GAN have a single latent.
     """
     import torch
 

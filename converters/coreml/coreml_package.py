@@ -141,8 +141,8 @@ def write_package(
 ) -> PackageRecord:
     """Write the package ``bundle``/packages/<network>-<precision>.mlpackage. The folder appears when it is complete.
 
-    Each function is first built, compressed and saved as a separate package. It is then added to the final package,
-    which stores weights that several functions share only once.
+    Each function is first built, compressed and saved as a separate package. This package is then added to the final
+    package, which stores weights that several functions share only once.
 
     Args:
         model: The model.

@@ -52,7 +52,7 @@ class OnnxGraph:
     outputs: Sequence[str]
 
     def export(self) -> "onnx_ir.Model":
-        """Export the graph to ONNX. Its weights share torch's memory, and keep their names in the state dict."""
+        """Export the graph to ONNX. The weights share torch's memory, and keep their names from the state dict."""
         examples = tuple(example for example, _ in self.inputs.values())
         shapes = tuple(
             [dict(axes) for _ in example] if isinstance(example, list) else dict(axes)

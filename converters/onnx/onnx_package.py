@@ -258,7 +258,7 @@ def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) ->
 
     Raises:
         UserError: A product was not quantised. ONNX Runtime raises no error if it does not recognise a product's weight
-            as a constant. It leaves out this product.
+            as a constant. It only leaves this product unchanged.
     """
     import onnx_ir as ir
 

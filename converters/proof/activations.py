@@ -328,7 +328,10 @@ class CapturedOutputs:
 
 
 def _columns(mask: np.ndarray) -> int:
-    """Count the columns of a mask that attend to at least one position. They come before the unused columns."""
+    """Count the columns of a mask that attend to at least one position.
+
+    These columns come before the unused columns.
+    """
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 

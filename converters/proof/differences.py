@@ -68,8 +68,8 @@ def core_ml_activations(
     minute or more for a large function. The inspector of coremltools 9.0 supports only models with one function and
     without a state. So the function is first extracted from its package, and a function with a state is an error.
 
-    We do not use coremltools' MLModelComparator, because it compares only Core ML models. Its ``compute_snr_and_psnr``
-    also adds 1e-5 to the signal, which is more than the signal of some scaled streams.
+    We do not use coremltools' MLModelComparator, because it compares only Core ML models. MLModelComparator's
+    ``compute_snr_and_psnr`` also adds 1e-5 to the signal, which is more than the signal of some scaled streams.
 
     Args:
         package: The package.
@@ -111,8 +111,8 @@ def first_loss(
 ) -> ComparedValue | None:
     """Find the first value in a function for which Core ML's result differs by more than rounding to fp16 explains.
 
-    The search compares ``BATCH`` evenly spaced values. It then searches between the last right value and the first
-    wrong value in the same way, and so on. For a large function, Core ML has to compile two or three times.
+    The search compares ``BATCH`` evenly spaced values. In the same way, the search continues between the last right
+    value and the first wrong value, and so on. For a large function, Core ML has to compile two or three times.
 
     Args:
         program: The function.

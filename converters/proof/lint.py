@@ -162,8 +162,8 @@ def ops(
 ) -> Check:
     """Create a check that reports operations of some types (default: all types).
 
-    ``where`` takes the function and an operation. It returns a description of the violation, or a false value if the
-    operation breaks no rule.
+    ``where`` takes the function and an operation. ``where`` returns a description of the violation, or a false value if
+    the operation breaks no rule.
     """
 
     def check(function: LintedFunction) -> Iterator[Violation]:

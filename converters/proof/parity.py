@@ -228,7 +228,8 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> G
     """Make the golden case of a function from recorded calls. Return ``None`` if the function was not called.
 
     A golden case is a stored call with its expected outputs. The interpreter computes the outputs from the package's
-    weights, which may be compressed. It also computes the SNR in dB that a machine must reach.
+    weights, which may be compressed. The case also has the SNR in dB that a machine must reach, which is derived from
+    the interpreter's SNR.
 
     Args:
         recorder: The recorded calls.

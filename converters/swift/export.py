@@ -62,7 +62,7 @@ def export_swift(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda activity: None,
 ) -> Path:
-    """Write the Swift package. It appears at ``destination`` when it is complete.
+    """Write the Swift package. The package appears at ``destination`` when it is complete.
 
     Args:
         bundle: The bundle to export.

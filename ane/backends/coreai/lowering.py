@@ -253,7 +253,7 @@ def split(x: Value, axis: int, num_splits: int | None = None, split_sizes: Ints 
 def reshape(x: Value, shape: Ints) -> Value:
     """Translate a reshape.
 
-    A size of 0 means the size of ``x`` on the same axis, counted from the last. −1 is inferred.
+    A size of 0 means the size of ``x`` on the same axis, counted from the last. A size of −1 is inferred.
     """
     sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
     if -1 in sizes:

@@ -321,7 +321,7 @@ class CoreMLRuntime(Runtime):
     ) -> EngineRefusalError:
         """Create the error for a failure of Core ML.
 
-        Its message names the function, the units, the cause and a remedy.
+        The error's message names the function, the units, the cause and a remedy.
         """
         meaning = error_summary(error)
         other = CPU if self.api.gpu_crashes and compute_units != CPU else OTHER_UNITS.get(compute_units)

@@ -134,8 +134,8 @@ def keep_arrays(arrays: object) -> None:
 def error_summary(error: Exception, limit: int = 200) -> str:
     """Explain a Core ML error. If ``ERROR_MEANINGS`` has no explanation, return the error's message in one line.
 
-    Core ML prints the userInfo dictionary of an NSError. Its line NSLocalizedDescription = "…"; has the message in
-    quotes, of which the function returns at most ``limit`` characters.
+    Core ML prints the userInfo dictionary of an NSError. In the dictionary, the line NSLocalizedDescription = "…"; has
+    the message in quotes. The function returns at most ``limit`` characters of the message.
     """
     text = f"{type(error).__name__}: {error}"
     for part, meaning in ERROR_MEANINGS.items():

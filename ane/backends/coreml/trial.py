@@ -35,11 +35,14 @@ LIMIT = 1800.0  # seconds that an answer may take; the slowest load that we know
 
 
 class UnansweredError(RuntimeError):
-    """Means that the child process hung or ended without an answer. It would probably do the same again."""
+    """Means that the child process hung or ended without an answer.
+
+    Another attempt would probably end in the same way.
+    """
 
 
 class TrialStartError(RuntimeError):
-    """Means that the child did not start. It may start the next time."""
+    """Means that the child did not start. The child may start the next time."""
 
 
 class CoreMLTrial:

@@ -353,7 +353,7 @@ class PreparedOp:
 
 
 class MilRuntime(Runtime):
-    """Loads functions of packages into the interpreter. It ignores compute units.
+    """Loads functions of packages into the interpreter. The runtime ignores compute units.
 
     Each package is read only once, and its weights are decoded only once, even if several of its functions are loaded.
     """

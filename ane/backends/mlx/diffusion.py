@@ -50,7 +50,7 @@ class _Weights:
         return MlxConv(self.get(f"{name}.weight"), self.get(f"{name}.bias"), self.dtype)
 
     def linear(self, name: str, dtype: mx.Dtype | None = None) -> MlxLinear:
-        """Make a linear layer. Its weight may be stored as a convolution with one tap."""
+        """Make a linear layer. The layer's weight may be stored as a convolution with one tap."""
         weight = self.get(f"{name}.weight")
         return MlxLinear(weight.reshape(weight.shape[:2]), self.get(f"{name}.bias"), dtype or self.dtype)
 

@@ -158,7 +158,7 @@ class OnnxDecoder(Decoder):
             T: Number of columns per lane.
             first_lane: Index of the first lane.
             prefix_indices: Index of each lane's prefix, (n,).
-            rows: Number of lanes that continue the same prefix, for the prefix with the most lanes.
+            rows: Largest number of lanes that continue the same prefix.
         """
         common_prefix = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
         key = n, T, first_lane, common_prefix, rows

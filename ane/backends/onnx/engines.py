@@ -97,7 +97,7 @@ def shape_profile(
 
     Args:
         axes: Axes of each input: the size of a fixed axis, or the name of a dynamic axis. An axis with the name
-            "frames_and_10" is ten longer than the axis "frames".
+            "frames_and_10" is 10 longer than the axis "frames".
         shapes: Shape of each input in the call.
         lane_lengths: For a decoder step, the smallest and largest size of the axis "length". The axis "seen" is longer
             by the prefix and the new columns. All other axes have exactly the sizes in ``shapes``. ``None`` means that

@@ -111,9 +111,9 @@ class GraphBackend(Backend):
 def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:
     """Call ``function`` for each item on ``workers`` threads, and yield the results in the order of the items.
 
-    The threads work on the next ``workers`` items while the caller handles a result. They do not begin later items,
-    because every item needs the memory of a call. If a call fails, or the caller closes the generator, the threads
-    begin no further items.
+    The threads work on the next ``workers`` items while the caller handles a result. The threads do not begin later
+    items, because every item needs the memory of a call. If a call fails, or the caller closes the generator, the
+    threads begin no further items.
     """
     if workers == 1 or len(items) < 2:
         yield from map(function, items)

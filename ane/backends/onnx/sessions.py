@@ -261,7 +261,9 @@ class PackageGraphs:
 
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
-    """Return a function that loads a session on a device. It raises UserError if ONNX Runtime would use the CPU.
+    """Return a function that loads a session on a device.
+
+    The returned function raises UserError if ONNX Runtime would use the CPU.
 
     Args:
         device: Device on which the sessions compute.

@@ -33,8 +33,8 @@ NO_MEMORY: dict[str, np.ndarray] = {}  # memory inputs of a network without cros
 class PackagedDecoder(Decoder):
     """A decoder that runs the functions of a package.
 
-    Their kinds are "prefill" and "step", or "prefill", "state" and "store". ``prefill`` raises UserError if no function
-    has enough slots for a lane and its prefix.
+    The kinds of these functions are "prefill" and "step", or "prefill", "state" and "store". ``prefill`` raises
+    UserError if no function has enough slots for a lane and its prefix.
 
     Args:
         prefills: Functions that compute a whole prefix in one call, without a cache. If a prefix is too long for all of

@@ -92,8 +92,8 @@ def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None 
     """Return whether the functions of all networks can stay loaded together.
 
     Every loaded function takes memory for its weights, even if functions share weights in the package
-    (apple/coremltools#2351). The estimate is ``LOADED_FUNCTIONS`` times the weights of every package. It may be at most
-    ``MEMORY_SHARE`` of the ``installed`` bytes. If ``installed`` is ``None``, this machine's memory counts.
+    (apple/coremltools#2351). The estimate is ``LOADED_FUNCTIONS`` times the weights of every package. The estimate may
+    be at most ``MEMORY_SHARE`` of the ``installed`` bytes. If ``installed`` is ``None``, this machine's memory counts.
     """
     installed = memory_bytes() if installed is None else installed
     weights = sum(file.bytes for package in packages.values() for file in package.files)

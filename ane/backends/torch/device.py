@@ -145,8 +145,8 @@ def torch_memory_errors() -> Iterator[None]:
 def out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, is an out-of-memory error.
 
-    If memory runs out while torch records a CUDA graph, torch raises an error about the recording. Its cause is the
-    out-of-memory error.
+    If memory runs out while torch records a CUDA graph, torch raises an error about the recording. The cause of this
+    error is the out-of-memory error.
     """
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(

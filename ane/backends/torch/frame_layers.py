@@ -127,7 +127,7 @@ def by_kernels(kind: str) -> LayerMakers:
     """Return the functions that make layers on our compiled kernels.
 
     Only the layers in blocks have weights of this kind ("int8" or "bf16"). All other layers are in bfloat16: a few
-    layers of the denoiser, and all layers of CLVP. For CLVP, int8 would save only a tenth of the time. Its vectors
+    layers of the denoiser, and all layers of CLVP. For CLVP, int8 would save only a tenth of the time. CLVP's vectors
     would have an SNR of 31 dB to the float32 vectors, instead of 43 dB in bfloat16 (measured with random weights).
     """
     return LayerMakers(

@@ -180,7 +180,7 @@ class ConvolutionLinear(nn.Module):
     """A linear layer that runs as a convolution with one tap.
 
     It replaces ``PackedLinear`` for bfloat16 on CPUs with AMX. With AMX, oneDNN splits the sums of a matrix product in
-    a way that depends on the numbers of rows and threads. It does not split the sums of a convolution over
+    a way that depends on the numbers of rows and threads. oneDNN does not split the sums of a convolution over
     ``FEWEST_FRAMES`` frames or more. The convolution takes as long as the product.
     """
 

@@ -54,7 +54,7 @@ class Residual(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head self-attention with a residual connection and a norm: (B, T, C) → (B, T, C).
 
-    It returns 0 at padding.
+    The result is 0 at padding.
     """
 
     def __init__(self, width: int, heads: int):
@@ -183,7 +183,10 @@ class FastSpeechConfig(Config):
 
 
 class DurationPredictor(nn.Module):
-    """Predicts log durations (B, T) from encoder states (B, T, C) and a mask (B, T, 1). They are 0 at padding."""
+    """Predicts log durations (B, T) from encoder states (B, T, C) and a mask (B, T, 1).
+
+    The log durations are 0 at padding.
+    """
 
     def __init__(self, width: int, filters: int, exact: bool):
         super().__init__()

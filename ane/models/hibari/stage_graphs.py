@@ -155,7 +155,7 @@ def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarra
 def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
     """Build the graph of a stage around a part of the published graph.
 
-    It removes padding first and adds it again at the end.
+    The new graph removes padding first, and adds padding again at the end.
     """
     nodes, constants = list(part.node), list(part.initializer)
 

@@ -142,7 +142,8 @@ def voices_in(folder: Path) -> Iterator[Path]:
 def vocabulary_of(content: Any) -> dict[str, int] | None:
     """Return the vocabulary in the content of a JSON file, or ``None`` if there is none.
 
-    The vocabulary is the object "vocab", at the top level or in the object "model". It must map characters to ids.
+    The vocabulary is the object "vocab", at the top level or in the object "model". The object must map characters to
+    ids.
     """
     if not isinstance(content, dict):
         return None

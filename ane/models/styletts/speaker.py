@@ -95,7 +95,7 @@ class StyleSpeaker(Speaker):
         request: SpeechRequest,
         context: SpeechContext,
     ) -> StyleChunk:
-        """Make a chunk from ids (T,) int64. Its style is the row ``row`` of the voice's table."""
+        """Make a chunk from ids (T,) int64. The chunk's style is the row ``row`` of the voice's table."""
         voice = self.voice_of_passage(passage, request, context)
         return StyleChunk(
             text,

@@ -121,7 +121,7 @@ def import_tortoise(
         surplus.refuse_unknown()
 
     def tensors(network: str) -> dict[str, torch.Tensor]:
-        """Read a network's state dict. It has copies only of the tensors that weight normalisation computes."""
+        """Read a network's state dict. Only the tensors that weight normalisation computes are copies."""
         if network not in own:
             return base.tensors(network)
         file = files[NETWORKS[network].file]

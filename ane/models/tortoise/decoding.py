@@ -37,7 +37,8 @@ class Embeddings:
     def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
         """Return the columns before the first code, (len(tokens) + 4, D).
 
-        They are the voice's ``conditioning`` (1, D), the start token, the text, the stop token and the start code.
+        The columns are the voice's ``conditioning`` (1, D), the start token, the text, the stop token and the start
+        code.
         """
         ids = [config.start_text_token, *tokens, config.stop_text_token]
         text = self.text[ids] + self.text_position[: len(ids)]
@@ -75,10 +76,10 @@ def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> 
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Return how many latents of a candidate to pass to the diffusion. They end where a silence becomes too long.
+    """Return how many latents of a candidate to pass to the diffusion.
 
-    A silence may have ``config.calm_run`` silent codes in a row. Upstream allows eight for every model (api.py,
-    calm_tokens).
+    The rest begins where a silence becomes too long. A silence may have ``config.calm_run`` silent codes in a row.
+    Upstream allows eight for every model (api.py, calm_tokens).
     """
     run = 0
     for index, code in enumerate(codes):

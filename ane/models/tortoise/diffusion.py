@@ -102,7 +102,7 @@ def sample(
         frames: Number of frames of each mel.
         diffusion: Settings of the diffusion.
         rngs: Random generator of each mel. It draws float32 normals (1, 100, L) for the initial noise x_T. For sampler
-            ``p``, it draws as many again in every step, and the last ones are not used.
+            ``p``, it draws as many again in every step, and the numbers of the last step are not used.
         progress: Function that is called after each step.
         prediction: Argument ``prediction`` for ``denoising_steps``.
 
@@ -218,8 +218,8 @@ class WindowedDiffusion:
     """Turns latents that arrive in pieces into a log-mel by diffusion, window by window.
 
     ``feed`` takes latents (n, D) and yields consecutive frames (100, m). The frames do not depend on how you divide the
-    latents among the calls. Their number is the same as in ``spectrograms``. If one window holds all latents, their
-    values are the same, too.
+    latents among the calls. The number of frames is the same as in ``spectrograms``. If one window holds all latents,
+    their values are the same, too.
 
     Args:
         backend: Backend that runs the denoiser.

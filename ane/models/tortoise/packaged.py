@@ -20,7 +20,7 @@ class PackagedDenoiser(Denoiser):
     """Denoises one utterance with functions that ``converters.tortoise.diffusion_decoder`` made.
 
     Each function takes inputs of one fixed length. The denoiser uses the smallest function into which the utterance
-    fits. It pads the inputs that are equal in all denoising steps only once.
+    fits. Inputs that are equal in all denoising steps are padded only once.
     """
 
     def __init__(

@@ -267,7 +267,10 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
 
 
 def _suggestion(name: str, known: set[str]) -> str:
-    """Return the end of a message about an unknown name. It suggests similar known names, or lists all known names."""
+    """Return the end of a message about an unknown name.
+
+    The end suggests similar known names, or lists all known names.
+    """
     near = difflib.get_close_matches(name, sorted(known), 3)
     return f"; do you mean {' or '.join(near)}?" if near else f"; known: {', '.join(sorted(known))}"
 

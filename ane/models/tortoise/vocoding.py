@@ -93,7 +93,10 @@ class UnivnetSound:
 
 
 def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: StreamingWindow | None = None) -> Windowed:
-    """Create a BigVGAN for a log-mel (100, n) that arrives in pieces. It makes 256 float32 samples per frame."""
+    """Create a BigVGAN for a log-mel (100, n) that arrives in pieces.
+
+    The vocoder makes 256 float32 samples per frame.
+    """
     return Windowed(
         backend, "bigvgan", config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window
     )
@@ -240,7 +243,7 @@ class LinearInterpolation:
     def _sources(self, outputs: np.ndarray | int) -> np.ndarray:
         """Return the positions in the input at which outputs lie, in float32.
 
-        The rounding is the same as in torch. torch rounds 1/scale to float32. It then rounds the position only once,
+        The rounding is the same as in torch. torch rounds 1/scale to float32. Then torch rounds the position only once,
         because the compiler turns the formula in torch's UpSample.h into a fused multiply-add.
         """
         return np.maximum(np.float64(np.float32(1 / self.scale)) * (outputs + 0.5) - 0.5, 0).astype(np.float32)

@@ -197,8 +197,8 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mo
 def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
     """Check whether the model can imitate the speaker of a voice, and return warnings if it may not.
 
-    The imitation may fail if another decoder computed the latents. It may also fail if the voice comes from clips and
-    the model was not trained to clone voices.
+    The imitation may fail if another decoder computed the latents. The imitation may also fail if the voice comes from
+    clips and the model was not trained to clone voices.
     """
     own = model.decoder_md5 if voice.decoder else ""
     if own and not own.startswith(voice.decoder):

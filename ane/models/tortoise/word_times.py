@@ -58,8 +58,8 @@ class WordTimer:
     def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate) -> np.ndarray | None:
         """Compute where each text token begins, in codes. ``tokens`` end with the stop token.
 
-        Returns a never decreasing array (len(tokens),) float64. Its last number is the end of the last text token.
-        Returns ``None`` if the backend cannot return attention, or if too few heads follow the text.
+        Returns a never decreasing array (len(tokens),) float64. The last number in the array is the end of the last
+        text token. Returns ``None`` if the backend cannot return attention, or if too few heads follow the text.
         """
         if not self.backend.returns_attention or not candidate.codes:
             return None
@@ -156,7 +156,7 @@ def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def share_on_path(attention: np.ndarray) -> float:
     """Measure how much of the attention (T, K) is on a path that only moves forward.
 
-    The function adds up the attention to the path's tokens and to their direct neighbours. It scales the sum so that 1
+    The function adds up the attention to the path's tokens and to their direct neighbours. The sum is scaled so that 1
     means all attention, and 0 means the sum that evenly spread attention would have.
     """
     first, last = path_bounds(attention)

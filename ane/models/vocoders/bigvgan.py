@@ -85,7 +85,10 @@ def is_bigvgan(keys: Iterable[str]) -> bool:
 
 
 def low_pass() -> np.ndarray:
-    """Return the 12 taps of a Kaiser-windowed sinc, a low-pass filter at half the rate, as float32. Their sum is 1."""
+    """Return the 12 taps of a Kaiser-windowed sinc, a low-pass filter at half the rate, as float32.
+
+    The sum of the taps is 1.
+    """
     attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95  # Kaiser's formula for a transition band of 0.3
     taps = np.kaiser(TAPS, 0.1102 * (attenuation - 8.7)) * np.sinc((np.arange(TAPS) - TAPS // 2 + 0.5) / 2)
     return (taps / taps.sum()).astype(np.float32)

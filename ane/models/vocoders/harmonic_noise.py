@@ -187,7 +187,7 @@ def polar(
 
 
 def pulses(f0: np.ndarray, first: int, count: int, pitches: float) -> tuple[np.ndarray, float]:
-    """Make the pulses of ``count`` frames. They are zero where the voice is silent.
+    """Make the pulses of ``count`` frames. Where the voice is silent, there are zeros.
 
     Args:
         f0: Fundamental frequency of every frame in Hz, (L,).

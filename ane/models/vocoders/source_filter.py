@@ -43,7 +43,7 @@ class SourceFilter:
     def feed(self, frames: np.ndarray) -> np.ndarray:
         """Append frames (l, 66) float32, and return the samples (m,) that no later frame can change.
 
-        They end at most 448 samples before the end of the frames that you have given so far.
+        These samples end at most 448 samples before the end of the frames that you have given so far.
         """
         self.frames = np.concatenate((self.frames, frames))
         self.received += len(frames)

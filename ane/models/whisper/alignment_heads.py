@@ -104,8 +104,8 @@ PUBLISHED = MappingProxyType(
 def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
     """Find the alignment heads of a checkpoint. Returns () if they are unknown.
 
-    They come from Hugging Face's generation_config.json or CTranslate2's config.json. For a .pt file of OpenAI, they
-    come from ``PUBLISHED``, by the file's name.
+    The heads come from Hugging Face's generation_config.json or CTranslate2's config.json. For a .pt file of OpenAI,
+    they come from ``PUBLISHED``, by the file's name.
 
     Args:
         weights: OpenAI's .pt file, CTranslate2's model.bin, or a Hugging Face folder.

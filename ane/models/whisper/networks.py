@@ -68,7 +68,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def feed_forward(width: int) -> nn.Sequential:
-    """Build two linear layers with the exact GELU between them. Their keys in checkpoints are 0 and 2."""
+    """Build two linear layers with the exact GELU between them. In checkpoints, these layers have the keys 0 and 2."""
     return nn.Sequential(CastingLinear(width, 4 * width), nn.GELU(), CastingLinear(4 * width, width))
 
 

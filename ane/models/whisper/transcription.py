@@ -328,6 +328,6 @@ class RecordingTranscription:
 
 
 def compression_ratio(text: str) -> float:
-    """Return the factor by which zlib shrinks the text in UTF-8. It is high for repetitive text."""
+    """Return the factor by which zlib shrinks the text in UTF-8. The factor is high for repetitive text."""
     data = text.strip().encode()
     return len(data) / len(zlib.compress(data))

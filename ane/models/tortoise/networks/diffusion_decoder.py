@@ -101,7 +101,7 @@ class DiffusionLayer(nn.Module):
 class IntegratingConv(nn.Conv1d):
     """A 1×1 convolution of x and code, as if both were concatenated.
 
-    It convolves x and code separately and adds the results. So several rows of code can share one row of x.
+    The layer convolves x and code separately, and adds the results. So several rows of code can share one row of x.
     """
 
     def __init__(self, inputs: int, outputs: int):
@@ -216,7 +216,10 @@ class DiffusionTts(nn.Module):
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
-        """Return the keys and shapes of the layers that only training uses. They take codes instead of latents."""
+        """Return the keys and shapes of the layers that only training uses.
+
+        These layers take codes instead of latents.
+        """
         C = config.model_channels
         with torch.device("meta"):
             modules = nn.ModuleDict(

@@ -103,8 +103,8 @@ class RelativePositionBias(nn.Module):
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention in upstream's order of operations. q, k, v and the result are (B, heads, width, T).
 
-    The function stores all scores. It is for the encoders, which run once on short sequences. With random weights,
-    another order of operations would change the decoder's voice latent by ten times upstream's rounding error.
+    The function stores all scores. Use this function for the encoders, which run once on short sequences. With random
+    weights, another order of operations would change the decoder's voice latent by ten times upstream's rounding error.
     """
     scale = q.shape[-2] ** -0.25
     scores = (q * scale).transpose(-1, -2) @ (k * scale)
