@@ -42,7 +42,7 @@ def scale_for(largest: float) -> float:
 
     ``converters.blocks``, principle 7, explains why the stream is multiplied. The scale is 1 if the values are already
     small. A scale that is smaller than necessary costs precision. The eps of a norm shrinks with the square of the
-    scale and underflows in fp16. This matters if embeddings are small.
+    scale and underflows in fp16. An eps of 0 matters if embeddings are small.
     """
     return min(1.0, max(SMALLEST_SCALE, 2.0 ** math.floor(math.log2(LARGEST / largest))))
 

@@ -278,7 +278,7 @@ def coreml_graphs(network: str, request: GraphRequest) -> "list[CoreMLGraph]":
 def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "dict[str, OnnxGraph]":
     """Describe the graphs of a network's ONNX package, by kind.
 
-    This changes ``reference``, which computes in ``dtype``.
+    The function changes ``reference``, a PyTorch network that computes in ``dtype``, so that torch can trace it.
     """
     models()[family_of(network).name].before_tracing(reference, dtype)
     return {kind: row.onnx(reference, dtype) for kind, row in functions_of(network, "onnx").items() if row.onnx}

@@ -77,8 +77,8 @@ def has_published_graphs(model: "Bundle") -> bool:
 def mlx_is_chosen(model: "Bundle") -> bool:
     """Return whether "auto" may choose MLX.
 
-    This must be a Mac with Apple silicon on which MLX is installed. The model must have a diffusion network, and must
-    not be a model that comes with this Python package.
+    "auto" may choose MLX on a Mac with Apple silicon, if MLX is installed. The model must have a diffusion network, and
+    must not be one of the models that come with this Python package.
     """
     installed = sys.platform == "darwin" and platform.machine() == "arm64" and find_spec("mlx") is not None
     return installed and model.family.stages.denoiser is not None and not is_embedded(model.path)

@@ -86,8 +86,8 @@ def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[in
 def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[int]:
     """Divide ``frames`` frames into as few calls as possible.
 
-    Return the almost equal lengths of the calls with margins. Each length is between ``shortest`` and the smaller of
-    ``longest`` and the last of ``WHOLE``.
+    Return the almost equal lengths of the calls with margins. A length is at least ``shortest``. It exceeds neither
+    ``longest`` nor the last of ``WHOLE``.
     """
     calls, most = 1, min(longest, WHOLE[-1]) // STEP
     while (steps := -(-(frames + 2 * margin * (calls - 1)) // STEP)) > calls * most:

@@ -76,9 +76,9 @@ def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
 def dividing_level(blocks: list[TextBlock]) -> int:
     """Return the level of the headings that start chapters, or 0 if no heading does.
 
-    That is the highest level with at least two headings, because a single h1 is the title of the book. If most headings
-    of this level are directly followed by a lower heading, they are titles of parts, and the level below starts
-    chapters.
+    Usually, this is the highest level with at least two headings, because a single h1 is the title of the book. If most
+    headings of this level are directly followed by a lower heading, they are titles of parts, and the level below
+    starts chapters.
     """
     levels = Counter(block.level for block in blocks if block.level)
     level = min((level for level, count in levels.items() if count > 1), default=0)

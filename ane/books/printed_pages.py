@@ -15,8 +15,8 @@ SENTENCE_END = re.compile(r"[.!?:…—][\"'”’)\]]*$")
 def without_printed_pages(text: str, omitted: Counter[str]) -> str:
     """Remove page numbers and running heads from a text, and join the sentences that a page number or head interrupts.
 
-    A line that is only a number may be a chapter's title. So the function removes page numbers only if at least one in
-    five interrupts a sentence. The function removes running heads only if at least one interrupts a sentence.
+    A line that is only a number may be a chapter's title. The function therefore removes page numbers only if at least
+    one in five interrupts a sentence. The function removes running heads only if at least one interrupts a sentence.
     """
     lines = [line.strip() for line in text.split("\n")]
     filled = [number for number, line in enumerate(lines) if line]

@@ -64,7 +64,7 @@ def narrate_on_ray(
 ) -> int:
     """Speak and then check a book on the workers of a cluster, and return the number of chunks that they have spoken.
 
-    This does the work of ``narrate`` and ``check_book``. A chunk has the same sound as on one machine.
+    The workers do the same work as ``narrate`` and ``check_book``. A chunk has the same sound as on one machine.
 
     Args:
         store: Job of the book.

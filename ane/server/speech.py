@@ -189,10 +189,10 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
 
 
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
-    """Make the function that speaks a request.
+    """Make the work that speaks a request.
 
-    This function gives its job ``SoundPiece`` items, and then one ``SpokenFacts``. If the text of the request is "",
-    the function speaks the texts that the client sends, as they arrive.
+    The work gives its job ``SoundPiece`` items, and then one ``SpokenFacts``. If the text of the request is "", the
+    work speaks the texts that the client sends, as they arrive.
     """
 
     def work(job: Job) -> None:

@@ -73,10 +73,7 @@ async def check_form(request: Request, *known: str) -> None:
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
-    """Make the function that stores a clip as a new voice and gives its job warnings.
-
-    This function never replaces a voice.
-    """
+    """Make the work that stores a clip as a new voice, and gives its job warnings. The work never replaces a voice."""
 
     def work(job: Job) -> None:
         with service.models.using(model) as served:

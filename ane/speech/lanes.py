@@ -139,7 +139,7 @@ class Decoding:
     def all(self, report: Callable[[], None] = lambda: None) -> list[Any]:
         """Wait for all sequences, and return their results in order. Raises the same errors as ``rows``.
 
-        This also removes the results from ``results``.
+        The method also removes these results from ``results``.
         """
         self._lanes.until(lambda: self.done or self._check(), self, report)
         return [self.results.pop(index) for index in range(self.prompt.count)]

@@ -341,7 +341,7 @@ CACHE_VERSION = 1  # increase this number when the same clips and the same model
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
     """Return the SHA-256 (hex) of everything that determines a voice's latents.
 
-    This is the bytes of the clips' files in order, the model, the seed and ``CACHE_VERSION``.
+    The hash covers the bytes of the clips' files in order, the model, the seed and ``CACHE_VERSION``.
 
     Raises:
         UserError: A file cannot be read.

@@ -215,9 +215,9 @@ def _name(network: str, key: str, names: gguf.TensorNameMap) -> str:
 def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str) -> Type:
     """Choose the type of a tensor.
 
-    Norms, biases and positions are F32. So is every tensor of UnivNet, which is not accurate in fp16. If ``precision``
-    is "q8_0", the matrices of compressed networks are Q8_0, unless the length of a row is not a multiple of a block.
-    All other tensors are F16.
+    Norms, biases and positions are F32. Every tensor of UnivNet is also F32, because UnivNet is not accurate in fp16.
+    If ``precision`` is "q8_0", the matrices of compressed networks are Q8_0, unless the length of a row is not a
+    multiple of a block. All other tensors are F16.
     """
     spec = NETWORKS[network]
     if precision == "fp32" or not spec.fp16_package or math.prod(shape) == max(shape) or name == POSITIONS:

@@ -357,8 +357,8 @@ def compare_with_run(
 ) -> list[ComparedValue]:
     """Run a call on two engines, and compare all values that both return, in program order.
 
-    Each comparison says how many dB the operation lost. The comparison ignores padding at the end. It also ignores
-    masked attention scores, whose large numbers would hide other errors.
+    For each value, the result says how many dB the operation lost that computed the value. The comparison ignores
+    padding at the end. It also ignores masked attention scores, whose large numbers would hide other errors.
 
     Args:
         program: The function.

@@ -157,8 +157,9 @@ def first_difference(
 ) -> ComparedValue | None:
     """Convert a function again, and find the first value or written state in which the package differs from it.
 
-    A comparison with PyTorch modules finds only the module in which a function goes wrong. This comparison finds the
-    operation, because a conversion gives every value of a graph the same name as an earlier conversion.
+    A comparison with PyTorch modules finds only the module in which a function goes wrong. The comparison with a fresh
+    conversion finds the operation, because a conversion gives every value of a graph the same name as an earlier
+    conversion.
 
     Args:
         model: The bundle.

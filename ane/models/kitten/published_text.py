@@ -316,8 +316,8 @@ NUMBER_RULES = tuple(
 def preprocess(text: str) -> str:
     """Prepare a text as KittenTTS does. The result is in lower case and on one line, and may be empty.
 
-    This composes characters (NFC), removes HTML tags, URLs and e-mail addresses, and spells out contractions and
-    numbers.
+    The function composes characters (NFC), removes HTML tags, URLs and e-mail addresses, and spells out contractions
+    and numbers.
 
     Raises:
         UserError: A word has more than ``MAX_WORD`` characters.

@@ -67,7 +67,8 @@ def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int,
 def load_espeak() -> Phonemizer:
     """Load espeak-ng for American English with stress marks and punctuation, as KittenTTS does.
 
-    This sets ESPEAK_DATA_PATH in the environment of this process, to the data in the wheel of espeakng_loader.
+    The function sets ESPEAK_DATA_PATH in the environment of this process, to the path of the data in the wheel of
+    espeakng_loader.
 
     Raises:
         UserError: phonemizer or espeakng_loader is not installed, or espeak-ng does not load.

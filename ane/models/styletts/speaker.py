@@ -108,7 +108,10 @@ class StyleSpeaker(Speaker):
     def render(
         self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext
     ) -> Iterator[RenderedChunk]:
-        """Compute several chunks in parallel, and yield them in order. Each chunk comes as soon as it is ready."""
+        """Compute several chunks in parallel, and yield them in order.
+
+        A chunk is yielded as soon as it and all earlier chunks are ready.
+        """
         outputs = context.timeline.record_each(
             "synthesis",
             self.backend.run_all(

@@ -101,7 +101,7 @@ class DiffusionLayer(nn.Module):
 class IntegratingConv(nn.Conv1d):
     """A 1×1 convolution of x and code, as if both were concatenated.
 
-    The layer convolves x and code separately, and adds the results. So several rows of code can share one row of x.
+    The layer convolves x and code separately, and adds the results, so that several rows of code can share a row of x.
     """
 
     def __init__(self, inputs: int, outputs: int):
