@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.system.errors import PATH, InvalidValueError, NotFoundError, UserError, check_type
+from ane.system.errors import PATH, InvalidValueError, NoEffectError, NotFoundError, UserError, check_type
 
 if TYPE_CHECKING:  # importing NumPy and pydantic takes a tenth of a second, and importing torch a second
     from ane.models.whisper.transcript import Transcript
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # importing NumPy and pydantic takes a tenth of a second, and
 __all__ = [
     "InvalidValueError",
     "Lexicon",
+    "NoEffectError",
     "NotFoundError",
     "Settings",
     "Speaker",

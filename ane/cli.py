@@ -8,6 +8,7 @@ import copy
 import errno
 import logging
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -164,7 +165,7 @@ def with_flags(error: UserError, parser: argparse.ArgumentParser) -> str:
         if action.option_strings
     }
     message = str(error)
-    if error.parameter in flags:
+    if error.parameter in flags and re.match(rf"{error.parameter}\b(?!=)", message):
         message = flags[error.parameter] + message.removeprefix(error.parameter)
     return " ".join(as_flag(word, flags) for word in message.split(" "))
 

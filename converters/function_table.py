@@ -20,7 +20,7 @@ from ane.backends.base import Backend
 from ane.bundles import Bundle
 from ane.bundles.family import ModelFamily, Network, family_names, find_family
 from ane.bundles.precisions import CORE_ML, ONNX, PackagePrecision
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -317,6 +317,5 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
 def check_precision(model: Bundle, name: str, precision: PackagePrecision) -> None:
     """Raise UserError if a precision compresses weights, but no network of the model can be compressed."""
     if precision.bits and not any(getattr(network, precision.flag) for network in model.family.networks.values()):
-        raise UserError(
-            f"precision={name} has no effect: no network of a {model.family.title} model is {precision.flag}"
-        )
+        reason = f"because no network of a {model.family.title} model is {precision.flag}"
+        raise NoEffectError("precision", reason, text=f"precision={name} has no effect, {reason}")

@@ -13,7 +13,7 @@ import soundfile
 import soxr
 
 from ane.audio.writer import FORMATS
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 ENCODINGS = {
     "I8": "PCM_S8",
@@ -59,16 +59,19 @@ class SampleFormat:
             )
         return cls(match["encoding"].upper(), rate)
 
-    def subtype(self, suffix: str) -> str:
-        """Return libsndfile's name of the type. Raises UserError if files with this suffix cannot store the type."""
+    def subtype(self, suffix: str, given: str = "") -> str:
+        """Return libsndfile's name of the type. Raises UserError if files with this suffix cannot store the type.
+
+        ``given`` is the name that the user gave, for the message.
+        """
         container, encoding = FORMATS.get(suffix, ("", ""))[0], ENCODINGS[self.name]
         if not container or not soundfile.check_format(container, encoding):
             able = [name for name, (kind, _) in FORMATS.items() if soundfile.check_format(kind, encoding)]
-            raise UserError(
-                f"data_format {self.name} has no effect on {suffix or 'standard output'}: end the file's "
-                f"name in {', '.join(able)}",
-                "data_format",
+            where = f"on {suffix or 'standard output'}"
+            message = (
+                f"data_format {given or self.name} has no effect {where}: end the file's name in {', '.join(able)}"
             )
+            raise NoEffectError("data_format", where, text=message)
         return encoding
 
 

@@ -19,7 +19,7 @@ from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
 from ane.bundles.package_records import PUBLISHED
 from ane.system.checked import validated
-from ane.system.errors import NotFoundError, UserError
+from ane.system.errors import NoEffectError, NotFoundError, UserError
 from ane.system.machine import macos_at_least, macos_version, memory_bytes, usable_cores
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class EngineOptions(TensorRTOptions):
         for name in self.requested():
             used, purpose = uses.get(name, (True, ""))
             if not used:
-                raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}", name)
+                raise NoEffectError(name, f"on the backend {spec}", f"it is {purpose}", ("backend",))
 
 
 def load_backend(
@@ -380,9 +380,7 @@ def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
         raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}", "backend")
     for name in options.requested():
         if name != "threads":
-            raise UserError(
-                f"{name} has no effect on {model.family.title} models, and {model.name} is one: leave it out", name
-            )
+            raise NoEffectError(name, f"on {model.family.title} models, and {model.name} is one", "leave it out")
     options.check(spec, "onnx")
     return GraphBackend(model, options.threads)
 

@@ -5,12 +5,14 @@ Source: https://help.acx.com/s/article/what-are-the-acx-audio-submission-require
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from ane.audio.media import FORMATS
 from ane.books.assembly import BookTimeline, TimedChapter, TimedChunk
 from ane.books.document import BookChapter, Document
+from ane.system.errors import NoEffectError
 from ane.text.blocks import PARAGRAPH, TextBlock
 
 FORMAT = replace(FORMATS[".mp3"], bit_rate=192_000, rate=44_100)  # constant bit rate
@@ -26,6 +28,15 @@ LIMITS: Mapping[str, tuple[str, float, float]] = {
     "peak": ("dB", -np.inf, -3.0),
     "noise floor": ("dB", -np.inf, -60.0),
 }
+
+
+def check_options(path: Path, per_chapter: bool, loudness: float | None) -> None:
+    """Raise NoEffectError unless the output of a book can be what ACX requires."""
+    if path.suffix.lower() != ".mp3" or not per_chapter:
+        needs = "an .mp3 output, one file per chapter, and no loudness, because it sets the level itself"
+        raise NoEffectError("acx", f"on {path.suffix}", text=f"acx needs {needs}")
+    if loudness is not None:
+        raise NoEffectError("loudness", "with acx, which sets the level itself", "leave one out", ("acx",))
 
 
 def opening_credits(title: str, author: str, narrator: str) -> str:

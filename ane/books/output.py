@@ -22,7 +22,7 @@ from ane.books.plan import digest_of
 from ane.books.sound_files import SoundFiles
 from ane.books.store import JobStore
 from ane.system import sound_formats
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.file_gate import check_apart
 from ane.system.files import check_output_file, write_json
 
@@ -74,15 +74,12 @@ class OutputOptions:
     about: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.acx and (self.path.suffix.lower() != ".mp3" or self.loudness is not None or not self.per_chapter):
-            raise UserError(
-                "acx needs an .mp3 output, one file per chapter, and no loudness, because it sets the level itself",
-                "acx",
-            )
+        if self.acx:
+            acx.check_options(self.path, self.per_chapter, self.loudness)
         if self.acx and not has_pyav():
             raise UserError(f"acx needs PyAV: {INSTALL}", "acx")
         if self.playlist and not (self.per_chapter or self.is_epub):
-            raise UserError("playlist has no effect on one file: add per_chapter=True, or leave it out", "playlist")
+            raise NoEffectError("playlist", "on one file", "add per_chapter=True, or leave it out")
         if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
             raise UserError(
                 f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}", "loudness"
@@ -90,9 +87,7 @@ class OutputOptions:
         if self.is_epub:
             for name in ("playlist", "per_chapter", "srt", "vtt", "times"):
                 if getattr(self, name):
-                    raise UserError(
-                        f"{name} has no effect on an EPUB, which contains chapters, text and times: leave it out", name
-                    )
+                    raise NoEffectError(name, "on an EPUB, which contains chapters, text and times", "leave it out")
             check_output_file(self.path)
         elif self.path.suffix.lower() not in sound_formats.FORMATS:
             formats = ", ".join(sound_formats.FORMATS)

@@ -18,7 +18,7 @@ from ane.books.epub import read_epub
 from ane.books.html_reader import read_html, read_markdown
 from ane.books.pdf import read_pdf
 from ane.books.plain_text import read_plain_text, read_subtitles
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.text.markdown import has_marks
 from ane.text.omissions import Omission, active_omissions
 
@@ -178,9 +178,9 @@ def read_document(
     named = format_of(suffix)
     if keep_timing and not named.has_times:
         timed = usual_suffixes(document for document in FORMATS if document.has_times)
-        raise UserError(f"keep_timing has no effect on {name}: only subtitles ({timed}) have times", "keep_timing")
+        raise NoEffectError("keep_timing", f"on {name}", f"only subtitles ({timed}) have times")
     if markdown is not None and not named.may_be_markdown:
-        raise UserError(f"markdown has no effect on {name}: only plain text may be Markdown", "markdown")
+        raise NoEffectError("markdown", f"on {name}", "only plain text may be Markdown")
     try:
         with _opened(source) as file:
             start = file.read(68)

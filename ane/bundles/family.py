@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 if TYPE_CHECKING:  # importing torch takes a second
     from torch import nn
@@ -202,7 +202,7 @@ def import_options(family: ModelFamily, **options: Any) -> dict[str, Any]:
     taken = inspect.signature(family.import_checkpoints).parameters
     for name, value in options.items():
         if value and name not in taken:
-            raise UserError(f"{name} has no effect on {family.title} checkpoints: leave it out", name)
+            raise NoEffectError(name, f"on {family.title} checkpoints", "leave it out")
     return {name: value for name, value in options.items() if value is not None and name in taken}
 
 

@@ -15,7 +15,7 @@ from ane.books.retries import BookChecker, CheckProgress, chunks_to_check, judge
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import JobStore, StoredChunk
 from ane.cluster.workers import connected, map_on_workers, ray_module, worker_count
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -141,9 +141,7 @@ def speak_many(
     make = partial(make_speaker, bundle, backend, precision, threads, request)
     if hasattr(texts, "map_batches"):
         if address is not None:
-            raise UserError(
-                "address has no effect on a data set, which is on a cluster already: leave it out", "address"
-            )
+            raise NoEffectError("address", "on a data set, which is on a cluster already", "leave it out")
         return speak_dataset(texts, make, column, workers, threads)
     return speak_texts(texts, make, address, workers, threads)
 

@@ -43,12 +43,23 @@ MEANINGS = {
 class CommandParser(argparse.ArgumentParser):
     """A parser whose flags cannot be abbreviated, and whose ``--help`` hides rare flags.
 
-    After parsing, ``args.parser`` is the parser of the command that the user named.
+    After parsing, ``args.parser`` is the parser of the command that the user named, and ``args.typed`` contains the
+    names of the flags that the user gave. ``args.sources`` is explained in ``ane.commands.defaults``.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **options)
-        self.set_defaults(parser=self)
+        self.set_defaults(parser=self, sources={})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.set_defaults(typed=set())
+        return super().parse_known_args(args, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Convert the words after a flag, as argparse does, and record that the user gave the flag."""
+        if action.option_strings:
+            self._defaults["typed"].add(action.dest)
+        return super()._get_values(action, arg_strings)
 
     def format_help(self) -> str:
         with without_rare_options(self):

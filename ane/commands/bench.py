@@ -14,7 +14,7 @@ from ane.commands.arguments import comma_separated, counts, positive
 from ane.commands.file_flags import check_files
 from ane.commands.messages import TerminalConsole, output_console, print_rows
 from ane.commands.packages import with_packages
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 if TYPE_CHECKING:
     from ane.bench.records import BenchRow
@@ -154,11 +154,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     ]
     models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
-        raise UserError(
-            f"runs has no effect on {' and '.join(models)}, because only functions of Core ML packages are called "
-            "several times: leave it out",
-            "runs",
-        )
+        reason = "because only functions of Core ML packages are called several times"
+        raise NoEffectError("runs", f"on {' and '.join(models)}, {reason}", "leave it out")
     args.runs = args.runs or RUNS
     return BenchRun(
         args, console, model, models, args.preset or (default_preset(model.settings) if model.presets else None)

@@ -27,7 +27,7 @@ from ane.commands.messages import (
 )
 from ane.commands.prewarm import prewarm, prewarm_command_line
 from ane.commands.voices import resolve_for_model
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.file_gate import identity
 from ane.system.files import check_folder_of, check_output_file
 from ane.system.machine import memory_bytes
@@ -136,7 +136,7 @@ def convert_command(args: argparse.Namespace) -> int:
     """Convert a model, and report the files that were written. Raises UserError for a flag that has no effect."""
     for option, targets in ONLY_FOR.items():
         if args.to not in targets and getattr(args, option) is not None:
-            raise UserError(f"{option} has no effect with --to {args.to}: it is for {', '.join(targets)}", option)
+            raise NoEffectError(option, f"with --to {args.to}", f"it is for {', '.join(targets)}", ("to",))
     model = open_model(args.source)
     if (lines := listed(args, model)) is not None:
         output_console().print("\n".join(lines), markup=False, soft_wrap=True)
@@ -272,10 +272,9 @@ def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Se
         others = {network: option.stored(network) for network in chosen if option.stored(network) != option.precision}
         exceptions = ", ".join(f"{network} in {precision}" for network, precision in others.items())
         if len(others) == len(chosen):
-            raise UserError(
-                f"--precision {option.precision} has no effect, because these networks are stored in another "
-                f"precision ({exceptions}): leave it out"
-            )
+            reason = f"because these networks are stored in another precision ({exceptions})"
+            message = f"--precision {option.precision} has no effect, {reason}: leave it out"
+            raise NoEffectError("precision", reason, text=message)
         if others:
             LOGGER.info(
                 "some networks cannot be stored in %s and are stored otherwise: %s", option.precision, exceptions

@@ -5,13 +5,12 @@ A flag overrides the environment, the environment overrides the file, and the fi
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ane.commands.messages import LOGGER
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.paths import config_file
 
 VARIABLES = {"bundle": "ANE_BUNDLE", "voice": "ANE_VOICE"}
@@ -20,7 +19,6 @@ VARIABLES = {"bundle": "ANE_BUNDLE", "voice": "ANE_VOICE"}
 COMMON = ("bundle", "voice", "lexicon", "speed", "backend", "threads")
 # Shared settings that a command ignores. `ane bench` compares backends and numbers of threads.
 IGNORED = {"bench": ("backend", "threads")}
-NO_EFFECT = re.compile(r" has no effect,? ([^:]*)")
 T = TypeVar("T")
 
 
@@ -44,12 +42,12 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
         defaults |= {
             name: (os.environ[variable], variable) for name, variable in VARIABLES.items() if os.environ.get(variable)
         }
-        sources: dict[str, tuple[Any, str, Any]] = {}  # value, its source, and the built-in value
+        sources: dict[str, tuple[str, Any]] = {}  # the variable or the file that set a flag, and the built-in value
         for name, (value, source) in defaults.items():
             action = leaf._option_string_actions.get(f"--{name.replace('_', '-')}")
             if action is not None and action.nargs in (None, 0) and not isinstance(action, argparse._AppendAction):
                 value = converted(leaf, action, value, f"{source}: {name}")
-                sources[action.dest] = value, source, leaf.get_default(action.dest)
+                sources[action.dest] = source, leaf.get_default(action.dest)
                 leaf.set_defaults(**{action.dest: value})
                 known.add((command, name))
         leaf.set_defaults(sources=sources)
@@ -107,19 +105,19 @@ def source_of(args: argparse.Namespace, name: str) -> str:
 
     Return "" if the user gave the flag, or if the value is the built-in default.
     """
-    value, source, _ = getattr(args, "sources", {}).get(name, (None, "", None))
-    return source if value is not None and getattr(args, name, None) == value else ""
+    return "" if name in args.typed else args.sources.get(name, ("", None))[0]
 
 
-def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
+def left_out(args: argparse.Namespace, name: str, reason: str) -> bool:
     """Ignore the value of a flag if it is a default that the user set. Return whether it was ignored.
 
     Args:
-        where: Condition under which the value has no effect, such as "with --explain". The log line contains it.
+        reason: Condition under which the value has no effect, such as "with --explain". The log line contains it.
     """
     if source := source_of(args, name):
-        LOGGER.info("the %s of %s has no effect %s", name, source, where)
-        setattr(args, name, args.sources[name][2])
+        LOGGER.info("the %s of %s has no effect %s", name, source, reason)
+        setattr(args, name, args.sources[name][1])
+        args.sources = {other: entry for other, entry in args.sources.items() if other != name}
     return bool(source)
 
 
@@ -128,18 +126,18 @@ def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.
 
     As long as the call fails because a default has no effect, ignore the default and repeat the call.
 
-    If a flag on the command line has no effect together with a default that the error names, ignore the default too.
+    If a flag on the command line has no effect together with a default, which is then a partner of the error, ignore
+    the default too.
     """
     while True:
         try:
             return work(args)
-        except UserError as error:
-            match = NO_EFFECT.search(str(error))
-            if not (match and error.parameter):
-                raise
-            others = [name for name in re.findall(r"\w+", str(error)) if name != error.parameter]
-            where = f"with --{error.parameter.replace('_', '-')}"
-            if not (left_out(args, error.parameter, match[1]) or any(left_out(args, name, where) for name in others)):
+        except NoEffectError as error:
+            reason = f"with --{error.parameter.replace('_', '-')}"
+            if not (
+                left_out(args, error.parameter, error.reason)
+                or any(left_out(args, name, reason) for name in error.partners)
+            ):
                 raise
 
 
@@ -147,7 +145,7 @@ def with_sources(message: str, args: argparse.Namespace) -> str:
     """Add to an error message the environment variable or the file that set the value that the message is about."""
     named = [
         f"{name} of {source}"
-        for name, (value, *_) in getattr(args, "sources", {}).items()
-        if name in message and repr(value) in message and (source := source_of(args, name))
+        for name in args.sources
+        if name in message and repr(getattr(args, name)) in message and (source := source_of(args, name))
     ]
     return f"{message} ({', '.join(named)})" if named else message

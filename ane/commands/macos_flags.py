@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ane.commands import arguments
-from ane.commands.defaults import left_out
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,9 +88,9 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
     Raises:
         UserError: A flag of macOS and its counterpart are both given, or a value is wrong.
     """
-    both = args.rate is not None and args.speed is not None
-    if both and not (left_out(args, "speed", "with --rate") or left_out(args, "rate", "with --speed")):
-        raise UserError("--rate and --speed cannot be combined: leave one out")
+    if args.rate is not None and args.speed is not None:
+        message = "--rate and --speed cannot be combined: leave one out"
+        raise NoEffectError("speed", "with --rate", partners=("rate",), text=message)
     if args.rate is not None:
         if not args.rate > 0:
             raise UserError(f"rate must be above 0 words per minute, got {args.rate:g}", "rate")
@@ -100,24 +99,17 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         raise UserError(f"channels must be 1, because speech has one channel, got {args.channels}", "channels")
     for flag in ("file_format", "data_format"):
         if getattr(args, flag) is not None and args.output is None:
-            raise UserError(f"{flag} has no effect without a file: add -o OUT", flag)
+            raise NoEffectError(flag, "without a file", "add -o OUT")
     if args.output is not None and str(args.output) != "-":
-        try:
-            args.output = named_output(args.output, args.file_format)
-        except UserError:
-            if not left_out(args, "file_format", f"on {args.output.suffix}"):
-                raise
+        args.output = named_output(args.output, args.file_format)
     if args.audio_device is not None and args.output is not None and not args.play:
-        raise UserError("audio_device has no effect without playing: add --play, or leave out -o", "audio_device")
+        raise NoEffectError("audio_device", "without playing", "add --play, or leave out -o")
     args.samples = None
     if args.data_format is not None:
         from ane.audio.sample_format import SampleFormat
 
         args.samples = SampleFormat.read(args.data_format)
-        try:  # before any work
-            args.samples.subtype(args.output.suffix.lower())
-        except UserError as error:
-            raise UserError(str(error).replace(args.samples.name, args.data_format, 1), "data_format") from None
+        args.samples.subtype(args.output.suffix.lower(), args.data_format)  # raises before any work
 
 
 def words_per_minute(text: str) -> float:
@@ -145,8 +137,9 @@ def named_output(output: Path, file_format: str | None) -> Path:
             raise UserError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {file_format}", "file_format")
         suffix = known[file_format.lower()]
         if output.suffix and output.suffix.lower() != suffix:
-            raise UserError(
+            message = (
                 f"--file-format {file_format} writes {suffix}, but {output} ends in {output.suffix}: leave one out"
             )
+            raise NoEffectError("file_format", f"on {output.suffix}", text=message)
     has_suffix = output.suffix or output.name in ("", "..") or output.is_dir()  # a later check reports a folder
     return output if has_suffix else output.with_suffix(suffix)

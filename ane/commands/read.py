@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import open_model
 from ane.commands import read_report
-from ane.commands.defaults import left_out, without_useless_defaults
+from ane.commands.defaults import without_useless_defaults
 from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, open_document, output_options, silences_of
@@ -21,7 +21,7 @@ from ane.commands.read_report import check_text, print_book_report, print_status
 from ane.commands.say_report import list_presets
 from ane.commands.speech_options import load_synthesizer, read_settings, requested
 from ane.commands.voices import list_command
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.text import shorten
 from ane.text.cast import cast_of
 from ane.text.user_lexicon import chosen_lexicon
@@ -52,9 +52,9 @@ def read(args: argparse.Namespace) -> int:
     if args.preset == "?":
         return list_presets(args)
     if args.recogniser and not args.check:
-        raise UserError("recogniser has no effect without --check", "recogniser")
+        raise NoEffectError("recogniser", "without --check")
     if args.workers and args.ray is None:
-        raise UserError("workers has no effect without --ray", "workers")
+        raise NoEffectError("workers", "without --ray")
     cast = cast_of(args.cast, args.quote_voice)
     if wanted := [name for name in ("list", "cast_report", "text", "explain") if getattr(args, name)]:
         if args.book is None:
@@ -67,10 +67,10 @@ def read(args: argparse.Namespace) -> int:
         raise UserError(
             "`ane read` cannot write to standard output: give -o OUT, or use `ane say -f FILE -o -` for plain text"
         )
-    if args.acx and args.output.suffix.lower() != ".mp3":
-        left_out(args, "acx", f"on {args.output.suffix}")
-    if args.acx and args.loudness is not None:
-        _ = left_out(args, "loudness", "with --acx") or left_out(args, "acx", "with --loudness")
+    if args.acx:  # before the credits are added to the document
+        from ane.books import acx
+
+        acx.check_options(args.output, True, args.loudness)
     silences = silences_of(args)
     document = open_document(args)
     options = without_useless_defaults(args, lambda given: output_options(given, document))
@@ -108,11 +108,8 @@ def run(
 
     checker, model = open_checker(args), speaker.synthesizer.model
     if args.redo and not model.uses_seed:
-        raise UserError(
-            f"redo has no effect on {model.name}, which speaks a text the same way every time: respell words "
-            "with --lexicon",
-            "redo",
-        )
+        reason = f"on {model.name}, which speaks a text the same way every time"
+        raise NoEffectError("redo", reason, "respell words with --lexicon")
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     cast = cast_of(args.cast, args.quote_voice)
     whole = plan_book(document, identity, silences, speaker.lengths, speaker.spoken_as, cast)
@@ -296,13 +293,9 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     from ane.books.speakers import BookSpeaker
 
     if args.word_times and not (args.srt or args.vtt or args.times or args.output.suffix.lower() == ".epub"):
-        raise UserError(
-            "word_times has no effect on sound: add --times, --srt or --vtt, or write an .epub", "word_times"
-        )
+        raise NoEffectError("word_times", "on sound", "add --times, --srt or --vtt, or write an .epub")
     if args.best not in (None, 1):
-        raise UserError(
-            "best has no effect on a book, which always has the best candidate: leave the option out", "best"
-        )
+        raise NoEffectError("best", "on a book, which always has the best candidate", "leave the option out")
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     model = open_model(args.bundle)
     settings = read_settings(args, model)

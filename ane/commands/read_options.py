@@ -9,7 +9,7 @@ from ane.bundles import add_model_arguments
 from ane.commands import arguments
 from ane.commands.messages import LOGGER
 from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.file_gate import open_regular
 from ane.system.sound_formats import FORMATS, SUFFIX_HELP, TAGS
 
@@ -290,10 +290,8 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     for name in (*TAGS, "cover"):
         if getattr(args, name) is not None and name in lost:
             able = [end for end in covered if name not in FORMATS[end].lacks] + [".epub"]
-            raise UserError(
-                f"{name} has no effect on {suffix}, which cannot store it: use {', '.join(able[:-1])} or {able[-1]}",
-                name,
-            )
+            advice = f"use {', '.join(able[:-1])} or {able[-1]}"
+            raise NoEffectError(name, f"on {suffix}, which cannot store it", advice)
     return options
 
 

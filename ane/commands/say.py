@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
-from ane.commands.defaults import left_out
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
 from ane.commands.macos_flags import about_rate, add_macos_arguments, apply_macos_arguments, listed
@@ -32,7 +31,7 @@ from ane.commands.speech_options import (
 )
 from ane.commands.voices import list_command
 from ane.speech.request import SpeechContext, SpeechRequest
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.files import check_output_file
 from ane.system.sound_formats import SUFFIX_HELP
 from ane.system.timeline import Timeline
@@ -204,45 +203,40 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
         ("follow", "ssml"),
     ):
         refuse_both(args, first, second)
-    if args.follow and (args.text or args.file not in (None, "-")) and not left_out(args, "follow", "with a text"):
-        raise UserError("--follow reads standard input: leave out TEXT and -f")
+    if args.follow and (args.text or args.file not in (None, "-")):
+        message = "--follow reads standard input: leave out TEXT and -f"
+        raise NoEffectError("follow", "with a text", text=message)
     for timed in ("times_file", "srt", "vtt"):
         for flag in ("stream", "follow", "explain"):
             refuse_both(args, timed, flag)
     unfiled = args.output is None or str(args.output) == "-"
-    for flag in ("srt", "vtt"):
-        if getattr(args, flag) and unfiled and not left_out(args, flag, "without a file"):
-            raise UserError(f"--{flag} writes subtitles next to the sound file: add -o OUT")
+    for flag, written in (
+        ("srt", "subtitles next to the sound file"),
+        ("vtt", "subtitles next to the sound file"),
+        ("lines", "one file per line"),
+    ):
+        if getattr(args, flag) and unfiled and not args.explain:
+            message = f"--{flag} writes {written}: add -o OUT"
+            raise NoEffectError(flag, "without a file", text=message)
     for flag in ("output", "play", "stream", "follow", "lines"):
         if args.explain and getattr(args, flag):
-            raise UserError(f"{flag} has no effect with --explain, which speaks nothing: leave it out", flag)
-    if (
-        args.lines
-        and (args.output is None or str(args.output) == "-")
-        and not left_out(args, "lines", "without a file")
-    ):
-        raise UserError("--lines writes one file per line: add -o OUT")
-    if args.output is not None and str(args.output) == "-":
-        for flag in ("json", "best"):
-            if getattr(args, flag) and not left_out(args, flag, "with -o -"):
-                raise UserError(
-                    f"--{flag} and -o - cannot be combined, because standard output is the sound: name a file"
-                )
+            raise NoEffectError(flag, "with --explain, which speaks nothing", "leave it out", ("explain",))
+    for flag in ("json", "best"):
+        if str(args.output) == "-" and getattr(args, flag):
+            message = f"--{flag} and -o - cannot be combined, because standard output is the sound: name a file"
+            raise NoEffectError(flag, "with -o -", text=message)
     if args.output is None and args.best not in (None, 1):
-        raise UserError("best has no effect without a file: add -o OUT", "best")
+        raise NoEffectError("best", "without a file", "add -o OUT")
     if (args.best or 1) > MAX_CANDIDATES:
         raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}", "best")
 
 
 def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
-    """Raise UserError if the user gave two flags that cannot be combined. Ignore a flag that only a default set."""
-    names = {name: "--word-times" if name == "times_file" else f"--{name}" for name in (first, second)}
-    if (
-        getattr(args, first)
-        and getattr(args, second)
-        and not (left_out(args, second, f"with {names[first]}") or left_out(args, first, f"with {names[second]}"))
-    ):
-        raise UserError(f"{names[first]} and {names[second]} cannot be combined: leave one out")
+    """Raise NoEffectError if the user gave two flags that cannot be combined."""
+    if getattr(args, first) and getattr(args, second):
+        name = "--word-times" if first == "times_file" else f"--{first}"
+        message = f"{name} and --{second} cannot be combined: leave one out"
+        raise NoEffectError(second, f"with {name}", partners=(first,), text=message)
 
 
 def check_outputs(args: argparse.Namespace) -> None:

@@ -17,13 +17,13 @@ from ane.bundles.package_records import COMPUTE_UNITS
 from ane.bundles.precisions import CORE_ML, ONNX
 from ane.bundles.precisions import NAMES as PRECISIONS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group
-from ane.commands.defaults import left_out
+from ane.commands.defaults import without_useless_defaults
 from ane.commands.messages import LOGGER
 from ane.commands.packages import announce_first_loads, updated_since, with_packages
 from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.request import REQUEST_OPTIONS, SpeechRequest, check_option
 from ane.speech.settings import Option, SpeechSettings
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.text.unicode_to_ascii import UNREADABLE
 
 
@@ -95,19 +95,22 @@ def add_option(group: argparse._ActionsContainer, option: Option, *short: str) -
 
 
 def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
-    """Make the settings for the model's ``speak`` from the flags.
+    """Make the settings for the model's ``speak`` from the flags. Ignore a user's default that has no effect.
 
     Raises:
         UserError: A value is out of range, or a flag has no effect on this model.
     """
+    return without_useless_defaults(args, lambda given: settings_for(model, given))
+
+
+def settings_for(model: Bundle, args: argparse.Namespace) -> Any:
     if model.is_only_voice(args.voice):
         args.voice = None
     for name in given_options(args):
         try:
             check_option(model, name)
-        except UserError as error:
-            if not left_out(args, name, f"on {model.name}"):
-                raise with_demo(error, name, model, args) from None
+        except NoEffectError as error:
+            raise with_demo(error, name, model, args) from None
     options = given_options(args)
     if model.family.settings is None:
         model.family.synthesizer(model, None)  # raises, because the model does not speak
@@ -115,7 +118,7 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
     return settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
 
 
-def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespace) -> UserError:
+def with_demo(error: NoEffectError, name: str, model: Bundle, args: argparse.Namespace) -> NoEffectError:
     """Return the error about a flag without effect. If the user chose no model, the error recommends ``DEMO``."""
     if args.bundle or name not in (*REQUEST, *TortoiseSettings.options()):
         return error
@@ -123,7 +126,7 @@ def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespa
     advice = f"add --bundle {DEMO}, or leave it out"
     if name == "voice" and (faulty := voices_not_in(args.voice, open_model(DEMO))):
         advice = f"leave it out ({DEMO} has no voice {faulty[0]!r} either: see ane voices list --bundle {DEMO})"
-    return UserError(f"{name} has no effect on {model.name}{only}: {advice}", name)
+    return NoEffectError(name, f"on {model.name}{only}", advice)
 
 
 def voices_not_in(spec: str, model: Bundle) -> list[str]:

@@ -13,7 +13,7 @@ from ane.bundles.precisions import NAMES as PRECISIONS
 from ane.commands import arguments
 from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.files import check_folder_of, check_output_file, no_such_file, replacing
 from ane.system.terminal import printable
 
@@ -125,7 +125,7 @@ def transcribe(args: argparse.Namespace) -> int:
 
     outputs = output_files(args)
     if args.word_times and chosen_format(args) == "txt":
-        raise UserError("word_times has no effect on plain text: add --format json, srt or vtt", "word_times")
+        raise NoEffectError("word_times", "on plain text", "add --format json, srt or vtt", ("format",))
     for file in args.files:
         if not os.path.exists(file):  # check all files before transcribing any
             raise UserError(f"{file}: {no_such_file(file)}")

@@ -11,7 +11,7 @@ from ane.commands import arguments
 from ane.commands.file_flags import check_files
 from ane.commands.verify_bundle import CORE_ML_RUNNERS, ONNX_RUNNERS, verify_bundle
 from ane.commands.verify_package import verify_package
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.files import check_output_file
 
 BUNDLE_FLAGS = ("bundle", "networks", "tolerance", "show", "dump")
@@ -113,12 +113,11 @@ def verify_command(args: argparse.Namespace) -> int:
     Then raise UserError if a function failed.
     """
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
-        where = f"{'with' if args.package else 'without'} --package"
         if getattr(args, flag):
-            raise UserError(f"{flag} has no effect {where}", flag)
+            raise NoEffectError(flag, f"{'with' if args.package else 'without'} --package", partners=("package",))
     for flag in ("tolerance", "show", "dump"):
         if getattr(args, flag) and not args.layers:
-            raise UserError(f"{flag} has no effect without --layers", flag)
+            raise NoEffectError(flag, "without --layers")
     if args.tolerance is not None and not args.tolerance >= 0:
         raise UserError(f"--tolerance must be at least 0, got {args.tolerance:g}")
     check_files(

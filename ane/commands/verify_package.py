@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ane.commands.messages import decibels, exponent, output_console, plain_table
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.files import replacing, write_json
 
 if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
@@ -32,7 +32,7 @@ def verify_package(args: argparse.Namespace) -> int:
     if not args.inputs:
         raise UserError(f"--package needs --inputs FILE.npz: {signature(args)}")
     if args.threshold is not None and not args.expect:
-        raise UserError("threshold has no effect without --expect", "threshold")
+        raise NoEffectError("threshold", "without --expect")
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
     runner = runner_named(args.against, args.compute_units)

@@ -15,7 +15,7 @@ from ane.commands.arguments import natural
 from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, output_console, print_listing, report_console
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.files import check_output_file
 
 if TYPE_CHECKING:  # numpy, torch and soundfile are imported in the handlers, so that --help is quick
@@ -131,7 +131,7 @@ def add_command(args: argparse.Namespace) -> int:
         )
         voice = dataclasses.replace(voice, decoder=model.decoder_md5)
     elif args.clip_mode != "first":
-        raise UserError("clip_mode has no effect on a voice that is stored as latents: leave it out", "clip_mode")
+        raise NoEffectError("clip_mode", "on a voice that is stored as latents", "leave it out")
     voice.check_widths(model.widths)
     for note in cloning_notes(model, voice):
         LOGGER.warning("%s", note)

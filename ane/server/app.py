@@ -34,6 +34,7 @@ from ane.server.uploads import voice_routes
 from ane.server.waiting import while_connected
 from ane.server.websocket import websocket_routes
 from ane.speech.words import SpokenWord
+from ane.system.errors import NoEffectError
 from ane.system.version import version
 
 BLOCK = 1 << 16  # maximum bytes of a finished sound file in one message
@@ -186,9 +187,10 @@ def speech_routes(service: Service) -> APIRouter:
             )
         as_events = body.stream_format == "sse"
         if body.word_times and not as_events:
-            raise RefusedError("word_times has no effect without stream_format sse: leave it out", 400, "word_times")
+            raise NoEffectError("word_times", "without stream_format sse", "leave it out")
         if body.stream is False and as_events:
-            raise RefusedError("stream false has no effect with stream_format sse: leave it out", 400, "stream")
+            message = "stream false has no effect with stream_format sse: leave it out"
+            raise NoEffectError("stream", "with stream_format sse", text=message)
         response = service.speak(wanted)
         try:
             first = await first_piece(response, request)

@@ -22,6 +22,7 @@ from ane.speech.speaker import DEFAULT_VOICE
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.system.checked import validated
+from ane.system.errors import NoEffectError
 from ane.text import Lexicon
 from ane.text.cast import Cast
 from ane.voices import voice_names
@@ -132,7 +133,7 @@ class Catalogue:
         if fields is None:
             return None
         if not self.models[model].takes_voices:
-            raise RefusedError(f"cast has no effect on {model}, which has one voice: leave it out", 400, "cast")
+            raise NoEffectError("cast", f"on {model}, which has one voice", "leave it out")
         cast = Cast(**fields.model_dump())
         for voice in cast.voices.values():
             self.voice(model, voice)
@@ -238,9 +239,7 @@ def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
 def with_loaded_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
     """Add the loaded voice to a request. Raises UserError if the model cannot do what the request asks for."""
     if request.preset is not None and not served.model.presets:
-        raise RefusedError(f"preset has no effect on {served.model.family.title} models: leave it out", 400, "preset")
+        raise NoEffectError("preset", f"on {served.model.family.title} models", "leave it out")
     if request.seed is not None and not served.model.uses_seed:
-        raise RefusedError(
-            f"seed has no effect on {request.model}, which draws no random numbers: leave it out", 400, "seed"
-        )
+        raise NoEffectError("seed", f"on {request.model}, which draws no random numbers", "leave it out")
     return request.changed(voice=served.voice(request.voice) if served.model.takes_voices else None)

@@ -14,12 +14,13 @@ from ane.models.whisper.features import RATE
 from ane.models.whisper.languages import LANGUAGES
 from ane.models.whisper.transcript import Transcript, TranscriptSegment, as_srt, as_vtt
 from ane.models.whisper.transcription import TranscriptionOptions
-from ane.server.errors import RefusedError, error_content
+from ane.server.errors import error_content
 from ane.server.jobs import Job
 from ane.server.settings import TRANSCRIPTIONS
 from ane.server.speech_service import Service
 from ane.server.uploads import Recording, check_form, decode_upload
 from ane.server.waiting import while_connected
+from ane.system.errors import NoEffectError
 
 SSE = "text/event-stream"
 ModelName = Annotated[str, Form(max_length=200, description="name of a model in /v1/models, or OpenAI's whisper-1")]
@@ -88,7 +89,7 @@ def transcription_routes(service: Service) -> APIRouter:
         if temperature:
             options = replace(options, temperatures=(temperature,))
         if stream and form not in ("json", "text"):
-            raise RefusedError(f"stream has no effect with response_format {form}: leave one out", 400, "stream")
+            raise NoEffectError("stream", f"with response_format {form}", "leave one out")
         items = transcripts(file, name, options)
         if stream:
             # wait for the first item, because an error after it could no longer set the status

@@ -16,7 +16,7 @@ from ane.speech.options import SpeechOptions
 from ane.speech.settings import SpeechSettings, options_of, setting
 from ane.speech.turns import Urgency
 from ane.system.checked import validated
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages, without_markdown
 from ane.text.cast import Cast
@@ -204,7 +204,7 @@ REQUEST_OPTIONS = {option.name: option for option in options_of(SpeechRequest)}
 
 
 def check_option(model: Model, name: str) -> None:
-    """Raise UserError if an option of requests or settings has no effect on this model."""
+    """Raise NoEffectError if an option of requests or settings has no effect on this model."""
     family = model.family
     if family.settings is None:
         family.synthesizer(model, None)  # raises the error that says that this model does not speak
@@ -215,7 +215,7 @@ def check_option(model: Model, name: str) -> None:
     else:
         takes = name in options or name == "stream" or (name == "no_split" and "split" in options)
     if not takes:
-        raise UserError(f"{name} has no effect on {family.title} models, and {model.name} is one: leave it out", name)
+        raise NoEffectError(name, f"on {family.title} models, and {model.name} is one", "leave it out")
 
 
 def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
@@ -300,7 +300,7 @@ class SpeechContext:
         quotations: Sequence[Quotation] = ()
         if (cast := request.roles) and cast.attributed and cast.voices:
             if ssml:
-                raise UserError("cast has no effect on quotations in SSML: use <voice>, or leave it out", "cast")
+                raise NoEffectError("cast", "on quotations in SSML", "use <voice>, or leave it out", ("ssml",))
             quotations = cast.quotations_in(text)
         passages = read_passages(text, request.lexicon, ssml, False, self.voice, quotations)
         matches = () if arpabet else (ARPABET.search(passage.text) for passage in passages)

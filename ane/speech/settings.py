@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 from pydantic import Field
 
 from ane.system.checked import validated
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 
 def setting(
@@ -120,7 +120,7 @@ class SpeechSettings:
             UserError: A value is out of range, or ``preset`` is given and this kind of model has no presets.
         """
         if preset is not None:
-            raise UserError("preset has no effect, because this kind of model has no presets: leave it out", "preset")
+            raise NoEffectError("preset", "because this kind of model has no presets", "leave it out")
         return cls(**changes)
 
     @classmethod
@@ -141,9 +141,8 @@ class SpeechSettings:
         changes: dict[str, Any] = {}
         if values.pop("no_split", False):
             if "split" in values:
-                raise UserError(
-                    "split has no effect, because no_split makes the text one chunk: leave one out", "split"
-                )
+                reason = "because no_split makes the text one chunk"
+                raise NoEffectError("split", reason, "leave one out", ("no_split",))
             changes["split"] = None
         inner: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -154,11 +153,8 @@ class SpeechSettings:
             current = getattr(self, within)
             if current is None:
                 name = next(name for name in values if known[name].within == within)
-                raise UserError(
-                    f"{name} has no effect, because these settings have no {within}: choose another preset, or leave "
-                    "it out",
-                    name,
-                )
+                reason = f"because these settings have no {within}"
+                raise NoEffectError(name, reason, "choose another preset, or leave it out", ("preset",))
             try:
                 changes[within] = dataclasses.replace(current, **inner_changes)
             except UserError as error:
@@ -170,7 +166,7 @@ def as_option(error: UserError, options: Mapping[str, Option], within: str) -> U
     """Return an error about nested settings that names the option instead of the field."""
     field = error.parameter
     name = next((one.name for one in options.values() if (one.within, one.field) == (within, field)), field)
-    return UserError(name + str(error).removeprefix(field), name)
+    return error if name == field else UserError(name + str(error).removeprefix(field), name)
 
 
 def options_of(settings: type, within: str = "") -> Iterator[Option]:

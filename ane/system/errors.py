@@ -7,6 +7,7 @@ from reprlib import repr as short
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Self
 
 
@@ -35,6 +36,25 @@ class UserError(Exception):
 
 class InvalidValueError(UserError):
     """Means that a parameter cannot have this value. ``parameter`` is the name of the parameter."""
+
+
+class NoEffectError(InvalidValueError):
+    """Means that a parameter has a value, but that the value would change nothing.
+
+    The message is "PARAMETER has no effect REASON: ADVICE", unless you pass another text.
+
+    Attributes:
+        reason: Words that end the sentence "PARAMETER has no effect …", such as "without guidance".
+        partners: Names of other parameters. The parameter has an effect if they have their built-in values.
+    """
+
+    def __init__(self, parameter: str, reason: str, advice: str = "", partners: Collection[str] = (), text: str = ""):
+        comma = "," * reason.startswith("because")
+        super().__init__(text or f"{parameter} has no effect{comma} {reason}{advice and ': '}{advice}", parameter)
+        self.reason, self.partners = reason, partners
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return NoEffectError, (self.parameter, self.reason, "", self.partners, str(self))
 
 
 class NotFoundError(UserError):

@@ -26,7 +26,7 @@ from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.bundles.precisions import CORE_ML, stored_precision
 from ane.bundles.weights import skeleton
 from ane.system.checked import read_record, validated
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.graph import Style, ct, quiet
@@ -362,9 +362,7 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
         return
     for option, name in DECODER_ONLY.items():
         if getattr(options, option) != getattr(CoreMLOptions, option):
-            raise UserError(
-                f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder", name
-            )
+            raise NoEffectError(name, f"on {model.family.title} models, which have no decoder", "leave it out")
 
 
 def _check_steps(options: CoreMLOptions, default: Sizes) -> None:

@@ -24,7 +24,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.package_records import PUBLISHED, FunctionRecord, PackageFolder, PackageRecord
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from converters.function_table import published_name
 from converters.proof import activations, parity
 from converters.proof.activations import CallRecorder, CapturedOutputs, ComparedValue, compare_with_modules, first_drift
@@ -283,7 +283,7 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
             than macOS, or a provider of ONNX Runtime does not load.
     """
     if compute_units and name != "coreml":
-        raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
+        raise NoEffectError("compute_units", f"on against={name}", "it is for coreml", ("against",))
     if name.startswith("onnx"):
         device = choose_onnx_device(name.removeprefix("onnx").removeprefix(":"))
         # the conversion records the parity only on the CPU

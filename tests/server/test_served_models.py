@@ -26,6 +26,7 @@ from ane.server.speech import Catalogue, ServedRequest, with_loaded_voice
 from ane.server.speech_service import Service
 from ane.speech.request import SpeechContext
 from ane.system.decibels import snr_db
+from ane.system.errors import NoEffectError
 from tests.fastspeech_files import write_fastspeech
 from tests.imported import imported
 from tests.random_model import random_model
@@ -152,7 +153,7 @@ def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
     assert catalogue.voice("heart", "heart") == "default", "the name of its only voice"
     with pytest.raises(RefusedError, match="heart has no voice 'nobody'"):
         catalogue.voice("heart", "nobody")
-    with pytest.raises(RefusedError, match="cast has no effect on heart"):
+    with pytest.raises(NoEffectError, match="cast has no effect on heart"):
         catalogue.cast("heart", CastFields())
     assert catalogue.cast("demo", CastFields()) is not None
 
@@ -171,9 +172,9 @@ def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
     model = imported(write_fastspeech(tmp_path / "fastspeech.pt"))
     served = ServedModel("fast", ane.load(model.path, "torch"), 0)
     assert not model.uses_seed
-    with pytest.raises(RefusedError, match="seed has no effect on fast"):
+    with pytest.raises(NoEffectError, match="seed has no effect on fast"):
         with_loaded_voice(served, ServedRequest(TEXT, "default", seed=1, model="fast"))
-    with pytest.raises(RefusedError, match="preset has no effect on FastSpeech"):
+    with pytest.raises(NoEffectError, match="preset has no effect on FastSpeech"):
         with_loaded_voice(served, ServedRequest(TEXT, "default", "fastest", model="fast"))
     assert with_loaded_voice(served, ServedRequest(TEXT, "default", model="fast")).seed is None
 

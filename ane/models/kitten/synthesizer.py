@@ -19,7 +19,7 @@ from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.speaker import MOST_IDS, SAMPLE_RATE, StyleChunk, StyleSpeaker
 from ane.speech.chunks import split_to_fit
 from ane.speech.request import SpeechContext, SpeechRequest
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.text import nothing_to_say_error
 from ane.text.english import normalise_cased
 from ane.text.passages import Passage
@@ -121,7 +121,7 @@ class KittenSynthesizer(StyleSpeaker):
         request = super().with_defaults(request)
         unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
         if request.settings.published and unused:
-            raise UserError(f"{unused[0]} has no effect together with published: leave one of them out")
+            raise NoEffectError(unused[0], "together with published", "leave one of them out", ("published",))
         return request
 
     def normaliser(self, settings: KittenSettings) -> Callable[[str], str]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from ane.models.tortoise.schedule import TRAINED_STEPS, SamplerName
 from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import validated
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 
 SAMPLE_RATE = 24000  # Hz
 CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"  # groups of options
@@ -86,9 +86,8 @@ class Diffusion:
 
     def __post_init__(self) -> None:
         if self.guidance_steps is not None and not self.guidance:
-            raise UserError(
-                "guidance_steps has no effect without guidance: add guidance=2, or leave it out", "guidance_steps"
-            )
+            advice = "add guidance=2, or leave it out"
+            raise NoEffectError("guidance_steps", "without guidance", advice, ("guidance",))
 
 
 @dataclass(frozen=True)

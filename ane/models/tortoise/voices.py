@@ -10,7 +10,7 @@ from ane.audio import resample, resample_windowed_sinc
 from ane.audio.mel import CONDITIONING_RATE, DIFFUSION_RATE, conditioning_mel, diffusion_mel
 from ane.backends.base import Backend
 from ane.bundles import Bundle
-from ane.system.errors import UserError
+from ane.system.errors import NoEffectError, UserError
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
 
@@ -176,10 +176,10 @@ def resolve_voice(
         else:
             voice = part
         if mode != "first" and not isinstance(part, Clips):
-            raise UserError(
-                f"clip_mode has no effect on voice {voice.name}, which is stored as latents: leave clip_mode out, or "
-                "give the clips that the voice was made from",
+            raise NoEffectError(
                 "clip_mode",
+                f"on voice {voice.name}, which is stored as latents",
+                "leave clip_mode out, or give the clips that the voice was made from",
             )
         voice.check_widths(widths)
         voices.append(voice)
