@@ -14,13 +14,12 @@ from ane.bundles import open_model
 from ane.commands import read_report
 from ane.commands.defaults import without_useless_defaults
 from ane.commands.file_flags import check_files
+from ane.commands.listings import printed_values
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, open_document, output_options, silences_of
 from ane.commands.read_preview import print_preview
 from ane.commands.read_report import check_text, print_book_report, print_status, time_left
-from ane.commands.say_report import list_presets
 from ane.commands.speech_options import load_synthesizer, read_settings, requested
-from ane.commands.voices import list_command
 from ane.system.errors import NoEffectError, UserError
 from ane.text import shorten
 from ane.text.cast import cast_of
@@ -47,10 +46,8 @@ def read(args: argparse.Namespace) -> int:
 
     if args.status is not None:
         return status(args)
-    if args.voice == "?":
-        return list_command(args)
-    if args.preset == "?":
-        return list_presets(args)
+    if printed_values(args):
+        return 0
     if args.recogniser and not args.check:
         raise NoEffectError("recogniser", "without --check")
     if args.workers and args.ray is None:

@@ -16,9 +16,10 @@ from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
+from ane.commands.listings import printed_values
 from ane.commands.macos_flags import about_rate, add_macos_arguments, apply_macos_arguments, listed
 from ane.commands.messages import ProgressDisplay, message_console, output_console
-from ane.commands.say_report import list_presets, numbered_paths, output_paths, print_report, write_beside
+from ane.commands.say_report import numbered_paths, output_paths, print_report, write_beside
 from ane.commands.say_text import arriving_text, check_lines, has_words, read_text, reads_standard_input
 from ane.commands.speech_options import (
     add_backend_arguments,
@@ -29,7 +30,6 @@ from ane.commands.speech_options import (
     requested,
     timed_words_wanted,
 )
-from ane.commands.voices import list_command
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import NoEffectError, UserError
 from ane.system.files import check_output_file
@@ -138,10 +138,8 @@ def say_text(args: argparse.Namespace) -> int:
     """Speak the text that the flags name. If a flag has the value "?", list the flag's values instead."""
     from ane.audio import play
 
-    if args.voice == "?":
-        return list_command(args)
-    if args.preset == "?":
-        return list_presets(args)
+    if printed_values(args):
+        return 0
     if (lines := listed(args)) is not None:
         output_console().print("\n".join(lines), markup=False, soft_wrap=True)
         return 0

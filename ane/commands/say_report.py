@@ -1,4 +1,4 @@
-"""Print the last line or the JSON object of `ane say`, write subtitles and word times, and list presets."""
+"""Print the last line or the JSON object of `ane say`, and write subtitles and word times."""
 
 import argparse
 import json
@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ane.bundles import open_model
-from ane.bundles.opening import DEMO
-from ane.commands.messages import LOGGER, print_listing
-from ane.system.errors import UserError
+from ane.commands.messages import LOGGER
 from ane.system.files import write_json
 from ane.system.machine import peak_memory_bytes
 
@@ -116,22 +113,3 @@ def numbered_paths(output: Path | None, numbers: Iterable[int]) -> list[Path]:
     if not output.name:  # such as ".", to which no number can be added. ``check_output`` rejects it
         return [output]
     return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in numbers]
-
-
-def list_presets(args: argparse.Namespace) -> int:
-    """Print upstream's presets, then ours, with the work that each preset does per chunk. Mark the model's default."""
-    from ane.models.tortoise.settings import PRESETS, default_preset
-
-    model = open_model(args.bundle)
-    if not model.presets:
-        raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
-    default = default_preset(model.settings)
-    for title, upstream in (("upstream's presets", True), ("our presets", False)):
-        rows = [
-            (f"{name} (default)" if name == default else name, preset.work)
-            for name, preset in PRESETS.items()
-            if preset.upstream == upstream
-        ]
-        print_listing(title, "work for each chunk", rows=rows)
-    LOGGER.info("A guided step runs the denoiser twice.")
-    return 0
