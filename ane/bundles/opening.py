@@ -131,5 +131,6 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle",
         metavar="NAME|PATH",
-        help=f"bundle to use: a name (as in `ane import`) or a directory (default: {DEFAULT_BUNDLE}, embedded)",
+        help="bundle to use: a name (as in `ane import`) or a directory. '?' lists the names (default: "
+        f"{DEFAULT_BUNDLE}, embedded)",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane.bundles.opening import DEFAULT_BUNDLE
-from ane.commands.messages import message_console, output_console, plain_table, report_console
+from ane.commands.messages import counted, message_console, output_console, print_listing, report_console
 from ane.commands.packages import with_packages
 from ane.commands.prewarm import prewarm
 from ane.system import paths
@@ -49,6 +49,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     commands = parser.add_subparsers(metavar="COMMAND")
     listing = commands.add_parser("list", help="show the content of the cache, with its size and its folder")
+    listing.add_argument("--json", action="store_true", help="print every file and folder of the cache as JSON")
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete caches and leftovers")
     clearing.add_argument("--dry-run", action="store_true", help="print the files, and delete nothing")
@@ -70,15 +71,20 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print how many files or folders of each kind the cache has, and their size. Then print the totals."""
-    items, console = collect(), output_console()
-    console.print(f"{paths.cache_dir()}:{'' if items else ' empty'}")
-    if items:
-        table = plain_table(None, "kind", "items", "MB", numbers=(1, 2))
-        for kind in (COMPILED, *FOLDERS.values(), LEFTOVERS, "all"):
-            chosen = [item for item in items if kind in (item.kind, "all")]
-            table.add_row(kind, str(len(chosen)), _megabytes(chosen))
-        console.print(table)
+    """Print how many files or folders of each kind the cache has, and their size. With --json, print each of them."""
+    items, rows = collect(), list[tuple[str, str, str]]()
+    for kind in (COMPILED, *FOLDERS.values(), LEFTOVERS) if items else ():
+        chosen = [item for item in items if item.kind == kind]
+        rows.append((kind, str(len(chosen)), _megabytes(chosen)))
+    total = f"{counted(len(items), 'item')}, {_megabytes(items)} MB" if items else "empty"
+    print_listing(
+        args,
+        ("kind", "items", "MB"),
+        rows,
+        [{"kind": item.kind, "path": str(item.path), "bytes": item.bytes} for item in items],
+        numbers=(1, 2),
+        notes=[f"{paths.cache_dir()}: {total}"],
+    )
     return 0
 
 
@@ -96,7 +102,7 @@ def clear_command(args: argparse.Namespace) -> int:
             if item.kind != COMPILED:
                 remove(item.path)
     verb = "Would delete" if args.dry_run else "Deleted"
-    amount = f"{len(items)} item{'s' if len(items) != 1 else ''}, {_megabytes(items)} MB" if items else "nothing"
+    amount = f"{counted(len(items), 'item')}, {_megabytes(items)} MB" if items else "nothing"
     report_console(args).print(f"{verb} {amount} in {paths.cache_dir()}")
     return 0
 

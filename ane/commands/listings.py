@@ -1,9 +1,10 @@
-"""Print the values that a flag takes, if the user gave "?" as its value: the voices or the presets of a model."""
+"""Print the values that a flag takes, if the user gave "?" as its value: bundles, or the voices or presets of one."""
 
 import argparse
+from collections.abc import Mapping
 
-from ane.bundles import open_model
-from ane.bundles.opening import DEMO
+from ane.bundles import bundle_names, find_bundle, open_model
+from ane.bundles.opening import DEFAULT_BUNDLE, DEMO
 from ane.commands.messages import LOGGER, print_listing
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
@@ -11,7 +12,7 @@ from ane.system.errors import UserError
 
 def printed_values(args: argparse.Namespace) -> bool:
     """Print the values of the flag whose value is "?". Return whether there is such a flag."""
-    for flag, print_values in {"voice": list_command, "preset": list_presets}.items():
+    for flag, print_values in {"bundle": list_bundles, "voice": list_command, "preset": list_presets}.items():
         if getattr(args, flag) == "?":
             print_values(args)
             return True
@@ -26,11 +27,23 @@ def list_presets(args: argparse.Namespace) -> None:
     if not model.presets:
         raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
     default = default_preset(model.settings)
-    for title, upstream in (("upstream's presets", True), ("our presets", False)):
-        rows = [
-            (f"{name} (default)" if name == default else name, preset.work)
-            for name, preset in PRESETS.items()
-            if preset.upstream == upstream
-        ]
-        print_listing(title, "work for each chunk", rows=rows)
+    items = [
+        {"name": name, "default": name == default, "upstream": preset.upstream, "work": preset.work}
+        for name, preset in sorted(PRESETS.items(), key=lambda item: not item[1].upstream)
+    ]
+    rows = [(marked(item), "upstream" if item["upstream"] else "ane", str(item["work"])) for item in items]
+    print_listing(args, ("preset", "from", "work for each chunk"), rows, items)
     LOGGER.info("A guided step runs the denoiser twice.")
+
+
+def list_bundles(args: argparse.Namespace) -> None:
+    """Print the names that ``--bundle`` takes, with their folders. Mark the bundle that speaks by default."""
+    items = [
+        {"name": name, "default": name == DEFAULT_BUNDLE, "folder": str(find_bundle(name))} for name in bundle_names()
+    ]
+    print_listing(args, ("bundle", "folder"), [(marked(item), str(item["folder"])) for item in items], items)
+
+
+def marked(item: Mapping[str, object]) -> str:
+    """Return the name of an item for a table, with a mark if the item is the default."""
+    return f"{item['name']}{' (default)' * bool(item['default'])}"

@@ -4,11 +4,12 @@ In a terminal, bars or a spinner show progress. Elsewhere, a plain line shows th
 """
 
 import argparse
+import json
 import logging
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -102,9 +103,13 @@ def output_console() -> Console:
     return TerminalConsole(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
-def counted(number: int, name: str) -> str:
-    """Return a number with its noun, in the plural if need be: "1 network", "3 networks"."""
-    return f"{number} {name}{'s' * (number != 1)}"
+def counted(number: int, name: str, form: str = "") -> str:
+    """Return a number with its noun, in the plural if need be: "1 network", "3 networks".
+
+    Args:
+        form: Format of the number, such as "," for commas between thousands.
+    """
+    return f"{number:{form}} {name}{'s' * (number != 1)}"
 
 
 def how_to_use(family: "ModelFamily", bundle: str) -> str:
@@ -129,13 +134,35 @@ def plain_table(
     return table
 
 
-def print_listing(*headings: str, rows: Iterable[Sequence[str]]) -> None:
-    """Print names and facts as a table in a terminal, and as lines with tabs for other programs."""
-    if sys.stdout.isatty():
-        output_console().print(plain_table(None, *headings, rows=rows))
+def print_listing(
+    args: argparse.Namespace,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    items: Sequence[Mapping[str, Any]],
+    numbers: Sequence[int] = (),
+    notes: Iterable[str] = (),
+) -> None:
+    """Print a list as a table in a terminal, and as lines with tabs for other programs.
+
+    With --json, print ``items`` as JSON.
+
+    Args:
+        numbers: Indices of the columns to align right.
+        notes: Lines to print after the list. With --json, they go to standard error.
+    """
+    if getattr(args, "json", False):
+        print(json.dumps(items))
+        for note in notes:
+            LOGGER.info("%s", note)
         return
-    for row in rows:
-        print("\t".join(map(printable, row)))
+    console = output_console()
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(printable(" ".join(cell.split())) for cell in row))
+    elif rows:
+        console.print(plain_table(None, *headings, numbers=numbers, rows=rows))
+    for note in notes:
+        console.print(note)
 
 
 def decibels(value: float | None) -> str:

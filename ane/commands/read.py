@@ -44,16 +44,20 @@ def register(commands: argparse._SubParsersAction) -> None:
 def read(args: argparse.Namespace) -> int:
     from ane.books.store import JobStore
 
-    if args.status is not None:
-        return status(args)
     if printed_values(args):
         return 0
+    wanted = [name for name in ("list", "cast_report", "text", "explain") if getattr(args, name)]
+    if args.json and wanted != ["list"]:
+        reason = f"with --{wanted[-1].replace('_', '-')}" if wanted else "without --list"
+        raise NoEffectError("json", reason, "leave it out")
+    if args.status is not None:
+        return status(args)
     if args.recogniser and not args.check:
         raise NoEffectError("recogniser", "without --check")
     if args.workers and args.ray is None:
         raise NoEffectError("workers", "without --ray")
     cast = cast_of(args.cast, args.quote_voice)
-    if wanted := [name for name in ("list", "cast_report", "text", "explain") if getattr(args, name)]:
+    if wanted:
         if args.book is None:
             raise UserError(f"{wanted[0]} needs a book: ane read BOOK --{wanted[0].replace('_', '-')}", wanted[0])
         print_preview(args, open_document(args), cast)

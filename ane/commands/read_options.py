@@ -84,6 +84,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     parser.add_argument(
         "--list", action="store_true", help="print the chapters of BOOK, their lengths and the omitted parts, and exit"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON with --list, or if '?' is the value of a flag")
     parser.add_argument("--text", action="store_true", help="print the text that would be spoken, and exit")
     parser.add_argument(
         "--explain",

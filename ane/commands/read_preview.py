@@ -24,8 +24,8 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
 
     console = output_console()
     if args.list or args.explain:
-        print_contents(console, document)
-    if args.cast_report or (cast and (args.list or args.explain)):
+        print_contents(args, document)
+    if args.cast_report or (cast and (args.list or args.explain) and not args.json):
         voice = args.voice or open_model(args.bundle).default_voice or "the default"
         print_cast(console, cast_report(document, cast), cast or Cast(), voice)
     if args.text or args.explain:

@@ -1,15 +1,15 @@
 """Print the reports of `ane read`: the remaining time, the last lines, and the progress of a job."""
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from ane.commands.messages import LOGGER, plain_table
+from ane.commands.messages import LOGGER, counted, plain_table, print_listing
 from ane.system.errors import UserError
 from ane.system.sound_formats import FORMATS
 from ane.text import shorten
@@ -228,33 +228,39 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
     )
 
 
-def print_contents(console: Console, document: "Document") -> None:
+def print_contents(args: argparse.Namespace, document: "Document") -> None:
     """Print the chapters with their lengths, and the text that will be left out."""
     from ane.books.plan import CHARACTERS_PER_SECOND, title_of
     from ane.text.omissions import COUNTED, omitted_text
 
-    table = Table("", "chapter", "characters", "about")
-    lengths = [sum(len(block.text) for block in chapter.blocks) for chapter in document.chapters]
-    for number, (chapter, length) in enumerate(zip(document.chapters, lengths, strict=True), 1):
-        table.add_row(
-            str(number),
-            escape(title_of(chapter, document, number)),
-            f"{length:,}",
-            duration(length / CHARACTERS_PER_SECOND),
-        )
-    console.print(table)
-    left_out = omitted_text(document.omitted, document.tables)
-    console.print(
-        f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_PER_SECOND)} of audio"
-        + (f"; left out: {left_out}" if left_out else "; nothing is left out")
+    chapters = [
+        (number, title_of(chapter, document, number), sum(len(block.text) for block in chapter.blocks))
+        for number, chapter in enumerate(document.chapters, 1)
+    ]
+    total, left_out = sum(length for *_, length in chapters), omitted_text(document.omitted, document.tables)
+    print_listing(
+        args,
+        ("", "chapter", "characters", "about"),
+        [
+            (str(number), title, f"{length:,}", duration(length / CHARACTERS_PER_SECOND))
+            for number, title, length in chapters
+        ],
+        [
+            {"number": number, "title": title, "characters": length, "seconds": length / CHARACTERS_PER_SECOND}
+            for number, title, length in chapters
+        ],
+        numbers=(0, 2, 3),
+        notes=[
+            f"{total:,} characters, about {duration(total / CHARACTERS_PER_SECOND)} of audio; "
+            + (f"left out: {left_out}" if left_out else "nothing is left out"),
+            *(
+                f"left out, {COUNTED[part.kind][0]}: "
+                + ": ".join(filter(None, (part.title, part.words)))
+                + (f" ({counted(part.length, 'word', ',')})" if part.length else "")
+                for part in document.left_out
+            ),
+        ],
     )
-    for part in document.left_out:
-        console.print(
-            f"left out, {COUNTED[part.kind][0]}: "
-            + ": ".join(filter(None, (part.title, part.words)))
-            + (f" ({part.length:,} word{'s' * (part.length != 1)})" if part.length else ""),
-            markup=False,
-        )
 
 
 def warn_of_absent(report: "CastReport") -> None:
@@ -274,7 +280,7 @@ def print_cast(console: Console, report: "CastReport", cast: Cast, voice: str) -
     table = Table("speaker", "quotations", "voice")
     for speaker, count in report.counts.items():
         chosen = cast.speakers.get(speaker) or cast.quotations or cast.narrator or voice
-        table.add_row(escape(speaker) or "(not known)", str(count), escape(chosen))
+        table.add_row(speaker or "(not known)", str(count), chosen)
     console.print(table)
     warn_of_absent(report)
     for chapter, line in report.doubtful:

@@ -2,9 +2,7 @@
 
 import argparse
 import dataclasses
-import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ from ane.bundles import Bundle, add_model_arguments, is_path, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
 from ane.commands.file_flags import check_files
-from ane.commands.messages import LOGGER, output_console, print_listing, report_console
+from ane.commands.messages import LOGGER, print_listing, report_console
 from ane.system import paths
 from ane.system.errors import NoEffectError, UserError
 from ane.system.files import check_output_file
@@ -84,25 +82,18 @@ def list_command(args: argparse.Namespace) -> int:
     model = open_model(args.bundle)
     if model.voice_names or not model.has_latents:
         names = model.voice_names or [model.default_voice or model.name]
-        as_json = getattr(args, "json", False)
-        if as_json:
-            print(json.dumps([{"name": name, "files": []} for name in names]))
-        else:
-            output_console().print((", " if sys.stdout.isatty() else "\n").join(names))
+        print_listing(args, ["voice"], [(name,) for name in names], [{"name": name, "files": []} for name in names])
         if not model.voice_names:
             LOGGER.info("%s has only this voice. For other voices, use a Tortoise model: --bundle %s", model.name, DEMO)
         return 0
     voices = list_voices(_folders(model)).values()
-    if getattr(args, "json", False):
-        print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
-        return 0
     print_listing(
-        "voice",
-        "content",
-        "folder",
-        rows=[(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices],
+        args,
+        ("voice", "content", "folder"),
+        [(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices],
+        [{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices],
     )
-    if not voices:
+    if not voices and not getattr(args, "json", False):
         LOGGER.info("There are no voices yet. Add one: ane voices add CLIP.wav -o NAME")
     return 0
 

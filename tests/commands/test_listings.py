@@ -1,0 +1,71 @@
+"""Test that every list is a table for people, lines for other programs, and JSON if a user asks for it."""
+
+import json
+import sys
+
+import pytest
+
+from ane.cli import main
+from ane.system import paths
+
+LISTS = {
+    "voices": (["voices", "list", "--bundle", "demo"], "name", "michael"),
+    "voices of a flag": (["read", "-v", "?", "--bundle", "demo"], "name", "heart"),
+    "the only voice": (["say", "-v", "?"], "name", "heart"),
+    "presets": (["say", "--preset", "?", "--bundle", "demo"], "name", "fastest"),
+    "presets of books": (["read", "--preset", "?", "--bundle", "demo"], "upstream", True),
+    "bundles": (["say", "--bundle", "?"], "name", "demo"),
+    "cache": (["cache", "list"], "bytes", 5),
+    "chapters": (["read", "--list", "book.md"], "title", "[red]Two\\"),
+}
+
+
+@pytest.fixture
+def lists(workplace):
+    """Files of which every list has at least one row."""
+    (workplace / "book.md").write_text("# One\n\nIt\trained.\n\n    code\n\n# [red]Two\\\n\nIt snowed.\n")
+    (paths.cache_dir() / "verified").mkdir(parents=True)
+    (paths.cache_dir() / "verified" / "a.json").write_text("12345")
+
+
+@pytest.mark.parametrize(("command", "key", "value"), LISTS.values(), ids=LISTS)
+def test_a_list_is_a_table_or_lines_or_json(lists, monkeypatch, capsys, command, key, value):
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not any(border in line for line in lines for border in "│┃━")
+    assert main([*command, "--json"]) == 0
+    items = json.loads(capsys.readouterr().out)
+    assert value in [item[key] for item in items]
+    rows = [line.split("\t") for line in lines if "\t" in line] or [[line] for line in lines]
+    assert len({len(row) for row in rows}) == 1, "as many cells in every row"
+    if key != "bytes":
+        assert len(rows) == len(items)
+        assert any(str(items[-1].get("name", "Two")) in cell for cell in rows[-1])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(command) == 0
+    assert "│" in capsys.readouterr().out
+
+
+def test_the_list_of_chapters_has_its_titles_literally_and_numbers_in_json(lists, capsys):
+    assert main(["read", "--list", "book.md"]) == 0
+    first, second, totals = capsys.readouterr().out.splitlines()
+    assert first.split("\t")[:3] == ["1", "One", "13"]
+    assert second.split("\t")[1] == "[red]Two\\"
+    assert totals == "32 characters, about 2 s of audio; left out: 1 listing of code"
+    assert main(["read", "--list", "book.md", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0] == {"number": 1, "title": "One", "characters": 13, "seconds": 13 / 15}
+    assert totals in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        ("-o book.wav", "--json has no effect without --list: leave it out"),
+        ("--status book.wav", "--json has no effect without --list: leave it out"),
+        ("--text", "--json has no effect with --text: leave it out"),
+        ("--list --cast-report", "--json has no effect with --cast-report: leave it out"),
+    ],
+)
+def test_json_without_a_list_is_refused(lists, complain, flags, fault):
+    assert fault in complain("read", "book.md", "--json", *flags.split())
