@@ -97,7 +97,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--lines",
         action="store_true",
-        help="write one file per line: OUT-1.wav, OUT-2.wav, …, numbered by line. An empty line gets no file",
+        help="write one file per line: OUT-1.wav, OUT-2.wav, …, numbered by line. If the last number has more digits, "
+        "all have as many: OUT-01.wav. An empty line gets no file",
     )
     add_request_arguments(parser, "lexicon", "ssml", "markdown")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,10 +106,14 @@ def output_paths(output: Path | None, count: int) -> list[Path]:
     return [output] if count == 1 else numbered_paths(output, range(1, count + 1))
 
 
-def numbered_paths(output: Path | None, numbers: Iterable[int]) -> list[Path]:
-    """Return a path for each number: OUT-1.wav for OUT.wav and the number 1."""
-    if output is None:
+def numbered_paths(output: Path | None, numbers: Sequence[int]) -> list[Path]:
+    """Return a path for each number: OUT-1.wav for OUT.wav and the number 1.
+
+    All numbers get as many digits as the largest, so that programs sort the files by number.
+    """
+    if output is None or not numbers:
         return []
+    digits = len(str(max(numbers)))
     if not output.name:  # such as ".", to which no number can be added. ``check_output`` rejects it
         return [output]
-    return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in numbers]
+    return [output.with_name(f"{output.stem}-{number:0{digits}}{output.suffix}") for number in numbers]

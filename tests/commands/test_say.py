@@ -122,6 +122,15 @@ def test_each_line_is_written_to_a_file_as_if_spoken_alone(workplace, capsys):
     assert abs(alone.astype(int) - second).max() <= 4
 
 
+def test_files_of_more_than_nine_lines_sort_by_line(workplace, capsys):
+    (workplace / "lines.txt").write_text("One.\n" * 9 + "\n\n" + "Two.\n", encoding="utf-8")
+    command = ["say", "-f", "lines.txt", "--lines", "-o", "line.wav", "--word-times", "line.json", "--vtt", "-q"]
+    assert main(command) == 0
+    names = [f"line-{number:02}" for number in (*range(1, 10), 12)]
+    for suffix in ("wav", "json", "vtt"):
+        assert sorted(path.stem for path in workplace.glob(f"line*.{suffix}")) == names
+
+
 def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypatch, capsys):
     monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(playback, "open_device", RecordingDevice(fails_after=1000))
