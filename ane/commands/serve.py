@@ -82,7 +82,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--preload", type=names, default=(), metavar="A,B", help="bundles to load at the start")
     add = rare_group(parser, "rights of clients").add_argument
-    add("--add-voices", action="store_true", help="let clients make voices from clips")
+    add("--add-voices", action="store_true", help="let clients make voices from clips, and delete these voices")
     add("--ignore-instructions", action="store_true", help="ignore 'instructions' in requests (default: an error)")
     add(
         "--cors",

@@ -140,23 +140,11 @@ def mix_command(args: argparse.Namespace) -> int:
 
 def remove_command(args: argparse.Namespace) -> int:
     """Delete the files of voices that the user stored. If one voice cannot be deleted, delete none."""
-    from ane.voices import list_voices
+    from ane.voices import stored_files
 
-    folder = paths.voices_dir()
-    stored = list_voices([folder])
-    for name in args.names:
-        if name not in stored:
-            known = f"choose from {', '.join(stored)}" if stored else "there are no stored voices"
-            raise UserError(f"no voice {name!r} is stored in {folder}: {known}")
-        if stored[name].files[0].parent != folder:
-            raise UserError(
-                f"{name} is a folder of clips, which may be the only copy: delete "
-                f"{stored[name].files[0].parent} yourself"
-            )
-    for name in dict.fromkeys(args.names):
-        for file in stored[name].files:
-            file.unlink()
-            report_console(args).print(f"deleted {file}")
+    for file in [file for name in dict.fromkeys(args.names) for file in stored_files(name)]:
+        file.unlink()
+        report_console(args).print(f"deleted {file}")
     return 0
 
 

@@ -76,7 +76,7 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
         )
     return app

@@ -41,7 +41,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         (400, "the request is not valid"),
         (401, "the token is missing or wrong"),
         (403, "the request is not allowed, or this web page may not send it"),
-        (404, "there is no such model or page"),
+        (404, "there is no such model, voice or page"),
         (408, "the body did not arrive in time"),
         (413, "the body is too large"),
         (429, "too many requests. The header Retry-After says when to try again"),

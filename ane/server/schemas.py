@@ -184,6 +184,12 @@ class NewVoice(BaseModel):
     notes: list[str] = Field([], description="warnings, for example that the model has only its trained voices")
 
 
+class DeletedVoice(BaseModel):
+    id: str
+    object: Literal["audio.voice"] = "audio.voice"
+    deleted: Literal[True] = True
+
+
 class Health(BaseModel):
     status: str
     version: str

@@ -110,6 +110,12 @@ class ServedModels:
                 served.users -= 1
                 served.used = time.monotonic()
 
+    def forget_voice(self, name: str) -> None:
+        """Forget a voice that was deleted, so that a new voice of the same name is read."""
+        with self._lock:
+            for served in self._loaded.values():
+                served.voices.pop(name, None)
+
     def release_unused(self) -> None:
         """Release models that nobody used for ``idle_release`` seconds.
 

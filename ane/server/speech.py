@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,8 +157,16 @@ class Catalogue:
                 "name",
             )
 
+    def has_voice(self, name: str) -> bool:
+        """Return whether a client's name means a voice of any model."""
+        for model in self.models:
+            with suppress(RefusedError):
+                self.voice(model, name)
+                return True
+        return False
+
     def forget_voices(self) -> None:
-        """Clear the stored list of voices, so that the next request finds a new voice."""
+        """Clear the stored list of voices, so that the next request finds new voices and no deleted ones."""
         self._voices.clear()
 
     def voice(self, model: str, name: str | None) -> str:

@@ -1,21 +1,20 @@
-"""Decode the files that clients send, within limits, and add voices from clips."""
+"""Decode the files that clients send, within limits, and add and delete voices."""
 
 import asyncio
 import json
 import subprocess
 import tempfile
 import time
-from pathlib import Path
+from contextlib import suppress
 from typing import Annotated, Any
 
 import numpy as np
-import soundfile
 from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from ane.models.tortoise.voices import cloning_notes
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
-from ane.server.schemas import NewVoice
+from ane.server.schemas import DeletedVoice, NewVoice
 from ane.server.settings import NEW_VOICES, Limits
 from ane.server.speech_service import Service
 from ane.server.waiting import while_connected
@@ -23,7 +22,7 @@ from ane.system import paths
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.system.files import replacing
-from ane.voices import check_voice_name, save_voice
+from ane.voices import check_voice_name, consent_file, save_voice, stored_files
 
 CLIP_SECONDS = 600.0  # maximum length of a clip for a voice, which uses 6 s of the clip
 CLIP_RATE = 44100  # maximum Hz of a clip. The encoders take 24 kHz or less
@@ -51,8 +50,7 @@ def voice_routes(service: Service) -> APIRouter:
     ) -> NewVoice:
         """Make a voice from a clip. ``consent`` must be a sentence that says that the speaker agrees."""
         await check_form(request, "name", "audio_sample", "consent", "model")
-        if not service.settings.add_voices:
-            raise RefusedError("this server takes no new voices: start it with --add-voices to allow them", 403)
+        check_allowed(service)
         if len(consent.strip()) < MIN_CONSENT:
             raise RefusedError("consent must say, in a sentence, that the speaker agrees to this use", 400, "consent")
         check_voice_name(name)
@@ -62,7 +60,32 @@ def voice_routes(service: Service) -> APIRouter:
         service.catalogue.forget_voices()
         return NewVoice(id=name, name=name, created_at=round(time.time()), notes=notes)
 
+    @router.delete("/voices/{voice}")
+    async def delete_voice(voice: str) -> DeletedVoice:
+        """Delete a voice that a client made from a clip, and the consent of its speaker."""
+        check_allowed(service)
+        files = []
+        with suppress(UserError):
+            files = stored_files(voice)
+        if len(files) < 2 and service.catalogue.has_voice(voice):
+            raise RefusedError(f"no client made the voice {voice}, so no client can delete it", 403, "voice")
+        if len(files) < 2:
+            raise RefusedError(f"there is no voice {voice!r}", 404, "voice", "voice_not_found")
+        for file in files:  # the consent last, so that no voice exists without consent
+            file.unlink(missing_ok=True)
+        service.catalogue.forget_voices()
+        service.models.forget_voice(voice)
+        return DeletedVoice(id=voice)
+
     return router
+
+
+def check_allowed(service: Service) -> None:
+    """Raise RefusedError if clients may not add and delete voices."""
+    if not service.settings.add_voices:
+        raise RefusedError(
+            "this server takes no new voices and deletes none: start it with --add-voices to allow both", 403
+        )
 
 
 async def check_form(request: Request, *known: str) -> None:
@@ -82,19 +105,16 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 raise served.model.lacks("voices made of clips")
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
                 raise RefusedError(f"a voice {name} exists already: choose another name", 400, "name")
-            with tempfile.TemporaryDirectory() as folder:
-                clip = Path(folder) / f"{name}.wav"
-                soundfile.write(clip, audio, rate, "FLOAT")
-                try:
-                    voice = served.speaker.prepare(voice=str(clip))
-                except UserError as error:  # the message for the client must not contain a path of this machine
-                    raise RefusedError(str(error).replace(f"{clip}: ", ""), 400, "audio_sample") from error
+            try:  # unlike for a clip in a file, the latents are not cached, so that no copy stays of a deleted voice
+                voice = served.speaker.voice_of_clips(audio, rate, name)
+            except UserError as error:
+                raise RefusedError(str(error).removeprefix("clip 1: "), 400, "audio_sample") from error
             if job.gone:
                 return
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
             # the consent is written before the voice, so that no voice exists without consent
-            with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:
+            with replacing(consent_file(destination), lasting=True) as file:
                 file.touch(0o600)
                 file.write_text(f"{consent}\n", encoding="utf-8")
             save_voice(destination, voice)

@@ -9,8 +9,10 @@ from ane.voices.finding import (
     FoundVoice,
     check_named_voice,
     check_voice_name,
+    consent_file,
     find_voice,
     list_voices,
+    stored_files,
     voice_names,
 )
 from ane.voices.voice import Clips, Voice, load_voice, mix_voices, open_voice, parse_mix, save_voice
@@ -22,6 +24,7 @@ __all__ = [
     "Voice",
     "check_named_voice",
     "check_voice_name",
+    "consent_file",
     "find_voice",
     "list_voices",
     "load_voice",
@@ -29,5 +32,6 @@ __all__ = [
     "open_voice",
     "parse_mix",
     "save_voice",
+    "stored_files",
     "voice_names",
 ]

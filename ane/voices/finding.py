@@ -72,6 +72,29 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     return dict(sorted(voices.items()))
 
 
+def consent_file(voice: Path) -> Path:
+    """Return the path of the file next to a stored voice in which its speaker agrees to the voice."""
+    return voice.with_suffix(".consent.txt")
+
+
+def stored_files(name: str) -> list[Path]:
+    """Return the files of a voice that the user stored: its latents, and the consent of its speaker if there is one.
+
+    Raises:
+        NotFoundError: No voice with this name is stored.
+        UserError: The voice is a folder of clips, which may be the only copy.
+    """
+    folder = paths.voices_dir()
+    stored = list_voices([folder])
+    if name not in stored:
+        known = f"choose from {', '.join(stored)}" if stored else "there are no stored voices"
+        raise NotFoundError(f"no voice {name!r} is stored in {folder}: {known}")
+    [file, *_] = stored[name].files
+    if file.parent != folder:
+        raise UserError(f"{name} is a folder of clips, which may be the only copy: delete {file.parent} yourself")
+    return [file, *filter(os.path.exists, [consent_file(file)])]
+
+
 def voice_names(model: Bundle) -> list[str]:
     """Return the names of the voices that a request may use with a model.
 

@@ -50,7 +50,9 @@ class HttpAnswer(NamedTuple):
         return self.json["error"]
 
 
-def ask(address: str, path: str, body: bytes | dict[str, Any] | None = None, **headers: str) -> HttpAnswer:
+def ask(
+    address: str, path: str, body: bytes | dict[str, Any] | None = None, method: str | None = None, **headers: str
+) -> HttpAnswer:
     """The answer to a request: POST if there is a body, which is JSON unless ``Content_Type`` says otherwise.
 
     In the names of headers, _ stands for -.
@@ -58,7 +60,8 @@ def ask(address: str, path: str, body: bytes | dict[str, Any] | None = None, **h
     content = json.dumps(body).encode() if isinstance(body, dict) else body
     named = {"Content-Type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
     try:
-        with urllib.request.urlopen(urllib.request.Request(address + path, content, named), timeout=PATIENCE) as answer:
+        request = urllib.request.Request(address + path, content, named, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return HttpAnswer(answer.status, answer.read(), answer.headers)
     except urllib.error.HTTPError as error:
         return HttpAnswer(error.code, error.read(), error.headers)
@@ -124,8 +127,10 @@ class ServerProcess:
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log_file.read_text().splitlines()]
 
-    def ask(self, path: str, body: bytes | dict[str, Any] | None = None, **headers: str) -> HttpAnswer:
-        return ask(self.address, path, body, **headers)
+    def ask(
+        self, path: str, body: bytes | dict[str, Any] | None = None, method: str | None = None, **headers: str
+    ) -> HttpAnswer:
+        return ask(self.address, path, body, method, **headers)
 
     def speak(self, **fields: Any) -> HttpAnswer:
         """The answer to a request for speech with these fields alone."""

@@ -256,7 +256,7 @@ def test_a_page_of_a_named_origin_may_speak_reads_why_it_is_refused_and_no_other
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
     answer = client.options("/v1/audio/speech", headers={"Origin": ORIGIN, **asked})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, ORIGIN)
-    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert {"POST", "DELETE"} <= {*answer.headers["access-control-allow-methods"].split(", ")}
     assert "access-control-allow-credentials" not in answer.headers
     for token, status in ((TOKEN, 200), ({}, 401)):
         answer = client.get("/v1/models", headers={"Origin": ORIGIN, **token})
@@ -283,7 +283,11 @@ def test_errors_are_those_that_the_schema_states(client):
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "input must have at most 40 characters, got 41"
     assert client.get("/v1/nothing", headers=TOKEN).json()["error"]["type"] == "not_found_error"
+    answer = client.delete("/v1/audio/voices/heart", headers=TOKEN)
+    assert (answer.status_code, "--add-voices" in answer.json()["error"]["message"]) == (403, True)
+    assert client.delete("/v1/audio/voices/heart").status_code == 401
     paths = client.get("/openapi.json", headers=TOKEN).json()["paths"]
+    assert paths["/v1/audio/voices/{voice}"].keys() == {"delete"}
     assert paths["/v1/audio/speech"]["post"]["responses"].keys() == {
         "200",
         *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504)),

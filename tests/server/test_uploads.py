@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import time
 import wave
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from tests.server.server_process import HttpAnswer, ServerProcess, wait_until
 pytest.importorskip("fastapi", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 
+from ane.bundles import demo_bundle  # noqa: E402
 from ane.server import upload_decoder, uploads  # noqa: E402 (all need the extra)
 from ane.server.errors import RefusedError  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
@@ -33,9 +35,12 @@ CONSENT = "I agree that this recording of mine is used to make speech."
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a Whisper bundle of random weights."""
+    """A data directory with a Whisper bundle of random weights, a voice of the owner, and a folder of clips."""
     folder = tmp_path_factory.mktemp("home")
     imported(write_openai(tmp_path_factory.mktemp("whisper")), folder / "bundles" / "ear")
+    (folder / "voices" / "clips").mkdir(parents=True)
+    (folder / "voices" / "clips" / "a.wav").write_bytes(sound_file(6.0).read())
+    shutil.copy(demo_bundle() / "voices" / "michael.safetensors", folder / "voices" / "owned.safetensors")
     return folder
 
 
@@ -211,6 +216,10 @@ def add_voice(
     return server.ask("/v1/audio/voices", body, Content_Type=FORM)
 
 
+def delete_voice(server: ServerProcess, name: str) -> HttpAnswer:
+    return server.ask(f"/v1/audio/voices/{name}", method="DELETE")
+
+
 def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
     def save(destination: Path, voice: Any) -> None:
         assert CONSENT in destination.with_suffix(".consent.txt").read_text()
@@ -246,3 +255,43 @@ def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):
         model="demo", voice="ann", input="Hello.", response_format="pcm", extra_body={"preset": "fastest", "seed": 1}
     )
     assert len(sound.content) > 10_000
+
+
+def test_a_voice_that_a_client_made_is_deleted_with_all_that_is_left_of_it(server, client, home):
+    def spoken() -> bytes:
+        options = {"preset": "fastest", "seed": 1}
+        sound = client.audio.speech.create(
+            model="demo", voice="bob", input="Hello.", response_format="pcm", extra_body=options
+        )
+        return sound.content
+
+    before = {path for path in home.rglob("*") if path.is_file()}
+    assert add_voice(server, "bob").status == 201
+    first, answer = spoken(), delete_voice(server, "bob")
+    assert (answer.status, answer.json) == (200, {"id": "bob", "object": "audio.voice", "deleted": True})
+    assert {path for path in home.rglob("*") if path.is_file()} <= before
+    with pytest.raises(openai.BadRequestError, match="demo has no voice 'bob'"):
+        spoken()
+    assert add_voice(server, "bob", seconds=3.0).status == 201
+    assert spoken() != first, "the new voice, and not the deleted one, which the server had loaded"
+    assert delete_voice(server, "bob").status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [
+        ("nobody", 404, "there is no voice 'nobody'"),
+        ("nova", 404, "there is no voice 'nova'"),
+        ("..%2Fvoices%2Fowned", 404, "Not Found"),
+        ("a%00b", 404, r"there is no voice 'a\x00b'"),
+        *(
+            (name, 403, f"no client made the voice {name}, so no client can delete it")
+            for name in ("heart", "random", "default", "alloy", "owned", "clips")
+        ),
+    ],
+)
+def test_a_voice_that_no_client_made_is_not_deleted(server, home, name, status, message):
+    answer = delete_voice(server, name)
+    assert (answer.status, answer.error["message"]) == (status, message)
+    assert (home / "voices" / "owned.safetensors").is_file()
+    assert (home / "voices" / "clips" / "a.wav").is_file()
