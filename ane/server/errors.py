@@ -128,7 +128,8 @@ def wrong_field(errors: Sequence[Any]) -> tuple[str | None, str]:
         return None, fault["msg"]
     if isinstance(fault["input"], bytes):
         return None, "send Content-Type: application/json"
-    got = next((name for kind, name in JSON_KINDS.items() if isinstance(fault["input"], kind)), "missing")
+    empty = "missing" if fault["type"] == "missing" else "null"
+    got = next((name for kind, name in JSON_KINDS.items() if isinstance(fault["input"], kind)), empty)
     return None, f"the body must be a JSON object, but it is {got}"
 
 
@@ -143,7 +144,11 @@ def error_response(error: BaseException) -> Response:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    async def handle(_: Request, error: Exception) -> Response:
+    async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            [fault, *_] = error.errors()
+            if fault["loc"] == ("body",) and fault["type"] == "missing" and await request.body():
+                error = RequestValidationError([{**fault, "type": "model_type"}])  # FastAPI says so about null
         return error_response(error)
 
     for kind in (UserError, HTTPException, RequestValidationError, Exception):

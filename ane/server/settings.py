@@ -137,6 +137,8 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        # [::1], as in a URL, means ::1
+        object.__setattr__(self, "hosts", tuple(re.sub(r"^\[(.*:.*)\]$", r"\1", name) for name in self.hosts))
         if not self.models:
             raise UserError("models must name at least one bundle", "models")
         if self.base_path and not BASE_PATH.fullmatch(self.base_path):

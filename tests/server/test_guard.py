@@ -75,6 +75,9 @@ def test_a_token_outside_ascii_is_compared_as_the_bytes_that_were_sent():
         (ServerSettings(), "192.0.2.1", b"localhost", 403),
         (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"tts.example:443", 401),
         (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"localhost", 403),
+        (ServerSettings(token="x", hosts=("[2001:db8::7]",)), "192.0.2.1", b"[2001:db8::7]:8880", 401),
+        (ServerSettings(token="x", hosts=("2001:db8::7",)), "192.0.2.1", b"[2001:db8::7]", 401),
+        (ServerSettings(token="x", hosts=("[::1]",)), "192.0.2.1", b"[2001:db8::7]", 403),
     ],
 )
 def test_a_client_of_another_machine_needs_a_token_and_the_name_of_the_server(settings, client, host, status):

@@ -90,7 +90,8 @@ def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
         (b"[]", "application/json", "the body must be a JSON object, but it is a list"),
         (b'"Hi."', "application/json", "the body must be a JSON object, but it is a string"),
         (b"3", "application/json", "the body must be a JSON object, but it is a number"),
-        (b"null", "application/json", "the body must be a JSON object, but it is missing"),
+        (b" null\n", "application/json", "the body must be a JSON object, but it is null"),
+        (b"false", "application/json", "the body must be a JSON object, but it is a truth value"),
         (b"", "application/json", "the body must be a JSON object, but it is missing"),
     ],
 )
