@@ -101,7 +101,8 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
         tables=omitted[TABLES],
         left_out=left_out,
     )
-    return without_title_page(document, document.title, document.author) if "front-matter" in rules else document
+    titled = {"front-matter", "title-page"} <= rules.keys()
+    return without_title_page(document, document.title, document.author) if titled else document
 
 
 def main_part(archive: BookArchive) -> str:

@@ -125,7 +125,8 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
         reader.left_out,
         about,
     )
-    return without_title_page(document, document.title, document.author) if "front-matter" in rules else document
+    titled = {"front-matter", "title-page"} <= rules.keys()
+    return without_title_page(document, document.title, document.author) if titled else document
 
 
 @dataclass

@@ -230,11 +230,7 @@ def plan_book(
             )
     if not chunks:
         raise UserError("there is nothing to say, because the document has no letter or digit: choose another one")
-    return BookPlan(
-        tuple(chunks),
-        tuple(title_of(chapter, document, number) for number, chapter in enumerate(document.chapters, 1)),
-        tuple(blocks),
-    )
+    return BookPlan(tuple(chunks), chapter_titles(document), tuple(blocks))
 
 
 def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
@@ -248,6 +244,10 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
         slices.append(text[start:end])
         start = end
     return [part for piece in [*slices, text[start:]] for part in split(piece, *lengths) if any(map(str.isalnum, part))]
+
+
+def chapter_titles(document: Document) -> tuple[str, ...]:
+    return tuple(title_of(chapter, document, number) for number, chapter in enumerate(document.chapters, 1))
 
 
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ane.bundles import open_model
 from ane.commands import read_report
@@ -60,7 +60,7 @@ def read(args: argparse.Namespace) -> int:
     if wanted:
         if args.book is None:
             raise UserError(f"{wanted[0]} needs a book: ane read BOOK --{wanted[0].replace('_', '-')}", wanted[0])
-        print_preview(args, open_document(args), cast)
+        print_preview(args, document_of_job(args), cast)
         return 0
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
@@ -73,12 +73,14 @@ def read(args: argparse.Namespace) -> int:
 
         acx.check_options(args.output, True, args.loudness)
     silences = silences_of(args)
-    document = open_document(args)
+    document = document_of_job(args)
     options = without_useless_defaults(args, lambda given: output_options(given, document))
     check_kept(
         args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions), *options.of_folder]
     )
-    args.began_with = former_backend(args)
+    args.began_with = former_fact(args, "backend") or ""
+    if not job_of(args).is_dir():
+        note_other_jobs(args.output)
     speaker_for = without_useless_defaults(args, open_speaker)
     store = JobStore(job_of(args))
     try:
@@ -116,6 +118,7 @@ def run(
     whole = plan_book(document, identity, silences, speaker.lengths, speaker.spoken_as, cast)
     plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
     check_text(store, whole, args.force, pruned=plan is whole)
+    read_report.warn_of_other_chapters(store, whole, args.chapters)
     numbers = dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks)
     check_kept(args, [*options.paths(plan.chapters, numbers), *options.other_paths(plan.chapters, numbers)])
     check_replaced(store, options, plan.chapters, numbers, args.force)
@@ -257,17 +260,34 @@ def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
     return BookWorker(open_speaker(args)(seed), open_checker(args))
 
 
-def former_backend(args: argparse.Namespace) -> str:
-    """Return the name of the backend on which the job began, or "" if there is no job yet."""
+def document_of_job(args: argparse.Namespace) -> "Document":
+    """Read the book. If its job began with the title page as a chapter, keep this page and the chapters' numbers.
+
+    Earlier versions left out only title pages with markup.
+    """
+    from ane.books.plan import chapter_titles
+
+    document = open_document(args)
+    former = None if args.output is None and args.job is None else former_fact(args, "chapters")
+    if former in (None, [*chapter_titles(document)]) or str(args.book) == "-":
+        return document
+    whole = open_document(argparse.Namespace(**vars(args) | {"keep": [*args.keep, "title-page"]}))
+    if former != [*chapter_titles(whole)]:
+        return document
+    LOGGER.info("the job began with the title page as a chapter, so it keeps the page and the chapters' numbers")
+    return whole
+
+
+def former_fact(args: argparse.Namespace, name: str) -> Any:
+    """Return a fact about the job from its last run, or ``None`` if there is no job yet."""
+    from ane.books.job_database import FILE
     from ane.books.store import JobStore
 
-    folder = job_of(args)
-    if not folder.is_dir():
-        note_other_jobs(args.output)
-        return ""
-    store = JobStore(folder)
+    if not os.path.isfile(job_of(args) / FILE):
+        return None
+    store = JobStore(job_of(args))
     try:
-        return store.fact("backend") or ""
+        return store.fact(name)
     finally:
         store.close()
 

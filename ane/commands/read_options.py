@@ -250,7 +250,7 @@ def open_document(args: argparse.Namespace) -> "Document":
         for text, default in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits))
     )
     named = facts["title"] and facts["title"].casefold() in opening.casefold()
-    if args.acx and named and "front-matter" not in args.keep:
+    if args.acx and named and not {"front-matter", "title-page"} & {*args.keep}:
         document = without_title_page(document, facts["title"], facts["author"], spoken=True)
     return acx.with_credits(document, opening, closing)
 

@@ -117,6 +117,19 @@ def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
         raise
 
 
+def warn_of_other_chapters(store: "JobStore", plan: "BookPlan", numbers: Sequence[int]) -> None:
+    """Warn of numbers whose chapters have changed since the last run of the job."""
+    former = store.fact("chapters") or []
+    for number in numbers:
+        if number <= min(len(former), len(plan.chapters)) and former[number - 1] != plan.chapters[number - 1]:
+            LOGGER.warning(
+                "chapter %d was %r in the last run of this job, and is %r now: --list shows the numbers",
+                number,
+                former[number - 1],
+                plan.chapters[number - 1],
+            )
+
+
 def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
     """Warn if the job's last run had a lexicon but this run has none. Then record the lexicon of this run."""
     former = store.fact("lexicon")
@@ -230,12 +243,12 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
 
 def print_contents(args: argparse.Namespace, document: "Document") -> None:
     """Print the chapters with their lengths, and the text that will be left out."""
-    from ane.books.plan import CHARACTERS_PER_SECOND, title_of
+    from ane.books.plan import CHARACTERS_PER_SECOND, chapter_titles
     from ane.text.omissions import COUNTED, omitted_text
 
     chapters = [
-        (number, title_of(chapter, document, number), sum(len(block.text) for block in chapter.blocks))
-        for number, chapter in enumerate(document.chapters, 1)
+        (number, title, sum(len(block.text) for block in chapter.blocks))
+        for number, (title, chapter) in enumerate(zip(chapter_titles(document), document.chapters, strict=True), 1)
     ]
     total, left_out = sum(length for *_, length in chapters), omitted_text(document.omitted, document.tables)
     print_listing(

@@ -30,6 +30,7 @@ OMISSIONS = {
         ),
         classes=words("titlepage title-page copyright pg-boilerplate pgheader transnote"),
     ),
+    "title-page": Omission("title pages without markup in EPUB and Word documents"),
     "footnotes": Omission(
         "footnotes, endnotes, and the marks that refer to them",
         types=words("footnote footnotes endnote endnotes rearnote rearnotes note noteref backlink"),
