@@ -101,7 +101,7 @@ class Surplus:
         if self.adapters or any(is_adapter(name) for names in self.unknown.values() for name in names):
             raise UserError(
                 f"the weights of an adapter (LoRA or similar) are not applied here: {text}. Either {MERGE}, or "
-                "import it without them: ignore_unknown=True"
+                "import it without them: ignore_unknown=True. Pass PEFT's file of a LoRA for Tortoise as lora=FILE"
             )
         raise UserError(
             f"this version does not know these entries: {text}. The model may sound different without them. "

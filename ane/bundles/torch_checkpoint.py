@@ -247,7 +247,8 @@ def unknown_checkpoint(path: Path) -> UserError:
     content = read_safetensors(path) if path.suffix == ".safetensors" else load_pickle(path)
     if isinstance(content, Mapping) and content and all(is_adapter(str(key)) for key in content):
         return UserError(
-            f"{path} has only the weights of an adapter (LoRA or similar): {MERGE} and import the whole model"
+            f"{path} has only the weights of an adapter (LoRA or similar): import its model and add lora={path}, or "
+            f"{MERGE} and import the whole model"
         )
     if isinstance(content, Mapping) and "optimizers" in content:
         return UserError(

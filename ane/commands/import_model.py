@@ -102,6 +102,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="NAME|PATH",
         help="Tortoise bundle with the networks that SOURCE lacks, for example if SOURCE has only a fine-tuned decoder",
     )
+    parser.add_argument(
+        "--lora",
+        metavar="FILE|FOLDER",
+        type=arguments.path,
+        help="LoRA to merge into the weights of a Tortoise model: the folder that PEFT wrote, with adapter_config.json",
+    )
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument(
         "--expect",
@@ -112,7 +118,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--ignore-unknown",
         action="store_true",
-        help="leave out tensors that this version does not know, such as the weights of a LoRA "
+        help="leave out tensors that this version does not know, such as the weights of an adapter "
         "(default: they are an error)",
     )
     parser.add_argument("--name", metavar="NAME", help="name of the model in messages (default: the last part of -o)")
@@ -125,7 +131,7 @@ def import_command(args: argparse.Namespace) -> int:
     from ane.bundles.writing import check_destination
 
     destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))
-    check_files(args, {"output": destination}, ("config", "vocoder", "expect"), models=("base", "voices"))
+    check_files(args, {"output": destination}, ("config", "vocoder", "expect"), models=("base", "voices", "lora"))
     family = _family(args, path)
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
@@ -171,7 +177,7 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
 
 def _paths(args: argparse.Namespace) -> dict[str, Any]:
     """Return the import options that name files or bundles besides SOURCE."""
-    return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
+    return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base, "lora": args.lora}
 
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.surplus import Surplus
 from ane.bundles.tokenizer_json import read_tokenizer
 from ane.bundles.torch_checkpoint import assemble, load_pickle
-from ane.bundles.weights import PRECISION_NAMES
+from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.tortoise.checkpoint_files import (
     BIGVGAN,
     MEL_NORMS,
@@ -33,6 +33,7 @@ from ane.models.tortoise.checkpoint_files import (
     states_vocabulary,
     with_vocabulary,
 )
+from ane.models.tortoise.lora import lora_file, read_lora
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import (
     check_surplus,
@@ -62,6 +63,7 @@ def import_tortoise(
     vocoder: Path | None = None,
     precision: str | None = None,
     ignore_unknown: bool = False,
+    lora: Path | None = None,
 ) -> Contents:
     """Read the official .pth files from a directory, or one such file.
 
@@ -81,6 +83,7 @@ def import_tortoise(
         vocoder: File of a BigVGAN that replaces UnivNet. The JSON file with its sizes may be next to it.
         precision: Precision in which to store the parameters. ``None`` means the precision of the decoder's checkpoint.
         ignore_unknown: Whether to accept entries of the files whose purpose this version does not know.
+        lora: LoRA to merge into the weights: a file that PEFT wrote, or its folder.
 
     Raises:
         UserError: A required file is missing or damaged, has unknown entries, or has the weights of another model. Or
@@ -92,6 +95,7 @@ def import_tortoise(
     if config is None and is_official_config(beside := folder / "config.json"):
         config, where = read_constructor_arguments(beside), str(beside)
     sizes = sizes_of(files, config, where, base)
+    adapter = read_lora(lora) if lora else None
     tokenizer, surplus, halves = _tokenizer(folder, base), Surplus(), set[str]()
     check_vocabulary(tokenizer, sizes["autoregressive"].number_text_tokens, folder)
     for file in dict.fromkeys(files.values()):
@@ -116,9 +120,12 @@ def import_tortoise(
             for part in next(iter(used.get("autoregressive", {}).values()), ())
         }
     if os.path.isdir(path):
-        surplus.add_files(path, (*files.values(), folder / MEL_NORMS))
+        surplus.add_files(path, (*files.values(), folder / MEL_NORMS, *([adapter.path] if adapter else [])))
     if not ignore_unknown:
         surplus.refuse_unknown()
+
+    def merged(network: str) -> dict[str, torch.Tensor]:
+        return adapter.merged(network, tensors(network)) if adapter else tensors(network)
 
     def tensors(network: str) -> dict[str, torch.Tensor]:
         """Read a network's state dict. Only the tensors that weight normalisation computes are copies."""
@@ -133,11 +140,14 @@ def import_tortoise(
     voices, default_voice, notes = find_voices(folder, base, sizes, md5)
     if borrowed := [name for file in files for name in networks_of(file) if name not in own]:
         notes.append(f"The checkpoint lacks {' and '.join(borrowed)}, so this model gets the one of {base.name}")
+    if adapter:
+        adapter.check_layers({name: layout(NETWORKS[name], sizes[name]).shapes for name in networks})
+        notes.append(f"The LoRA {adapter.path} changes {len(adapter.factors)} layers")
     return Contents(
         "tortoise",
         path,
         configs={name: sizes[name] for name in networks},
-        tensors=tensors,
+        tensors=merged,
         precision=precision or next(iter(halves), base.precision if base else "fp32"),
         trained=(config or {}).get("trained", True) is not False and (base is None or base.trained),
         tokenizer=tokenizer,
@@ -165,10 +175,13 @@ def checked_files(path: Path, base: Bundle | None, vocoder: Path | None) -> tupl
     return files, folder
 
 
-def source_files(path: Path, base: Bundle | None = None, vocoder: Path | None = None) -> dict[str, Path]:
+def source_files(
+    path: Path, base: Bundle | None = None, vocoder: Path | None = None, lora: Path | None = None
+) -> dict[str, Path]:
     """List the files that ``import_tortoise`` would read, by official name. Raises UserError if a file is missing."""
     files, folder = checked_files(path, base, vocoder)
-    return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
+    others = {name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}
+    return {**files, **others, **({"lora": lora_file(lora)} if lora else {})}
 
 
 def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:

@@ -122,11 +122,14 @@ class TortoiseFamily(ModelFamily):
         vocoder: Path | None = None,
         precision: str | None = None,
         ignore_unknown: bool = False,
+        lora: Path | None = None,
     ) -> Contents:
-        return import_tortoise(path, config, where, base_model(base), vocoder, precision, ignore_unknown)
+        return import_tortoise(path, config, where, base_model(base), vocoder, precision, ignore_unknown, lora)
 
-    def source_files(self, path: Path, base: str | None = None, vocoder: Path | None = None) -> Mapping[str, Path]:
-        return source_files(path, base_model(base), vocoder)
+    def source_files(
+        self, path: Path, base: str | None = None, vocoder: Path | None = None, lora: Path | None = None
+    ) -> Mapping[str, Path]:
+        return source_files(path, base_model(base), vocoder, lora)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         owner, name, *parts = repository.split("/")

@@ -1,0 +1,140 @@
+"""Test that `ane import --lora` merges a LoRA as PEFT does, and refuses an adapter that it cannot merge.
+
+The folder peft/ was written by PEFT 0.21.2, for a layer of transformers' GPT-2 and a linear layer, with the options
+use_rslora, rank_pattern and alpha_pattern: the adapter, and the weights before and after ``merge_and_unload()``.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ane.bundles import open_model
+from ane.cli import main
+from ane.models.tortoise.lora import read_lora
+from benchmarks.__main__ import main as benchmarks
+
+PEFT = Path(__file__).parent / "peft"
+LAYER = "gpt.h.0.attn.c_attn.weight"
+FACTOR = "base_model.model.gpt.h.0.attn.c_attn.lora_A.weight"
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small files in the official layout, with their LoRA."""
+    folder = tmp_path_factory.mktemp("official") / "files"
+    benchmarks(["checkpoints", "--small", str(folder)])
+    return folder
+
+
+def imported(source: Path, output: Path, *flags: object) -> int:
+    return main(["import", str(source), "-o", str(output), *map(str, flags)])
+
+
+def test_a_lora_is_merged_bit_by_bit_as_peft_merges_it():
+    stored = load_file(PEFT / "weights.safetensors")
+    before, after = (
+        {key.removeprefix(f"{when}."): stored[key] for key in stored if key.startswith(f"{when}.")}
+        for when in ("before", "after")
+    )
+    merged = read_lora(PEFT).merged("autoregressive", before)
+    assert merged.keys() == after.keys()
+    for key, weight in after.items():
+        assert torch.equal(merged[key], weight), key
+        assert not torch.equal(before[key], weight), key
+
+
+def test_a_fine_tune_of_the_small_files_is_imported_with_its_lora_and_speaks(official, tmp_path, capsys):
+    small, mine, styled = (tmp_path / name for name in ("small", "mine", "styled"))
+    shutil.copy(official / "autoregressive.pth", source := tmp_path / "8301_gpt.pth")
+    assert imported(official, small) == 0
+    assert imported(source, mine, "--base", small) == 0
+    capsys.readouterr()
+    assert imported(source, styled, "--base", small, "--lora", official / "lora") == 0
+    assert f"The LoRA {official / 'lora' / 'adapter_model.safetensors'} changes 3 layers" in capsys.readouterr().out
+    plain, changed = (open_model(bundle).tensors("autoregressive") for bundle in (mine, styled))
+    factors = load_file(official / "lora" / "adapter_model.safetensors")
+    change = 2 * (factors[FACTOR.replace("lora_A", "lora_B")] @ factors[FACTOR]).T
+    assert torch.allclose(changed[LAYER], plain[LAYER] + change, atol=1e-6)
+    assert {key for key in plain if not torch.equal(plain[key], changed[key])} == {
+        LAYER.replace("0", str(layer)) for layer in range(3)
+    }
+    assert json.loads((styled / "bundle.json").read_text())["source"]["files"].keys() == {"autoregressive.pth", "lora"}
+    for bundle in (mine, styled):
+        speak = ["say", "Hello.", "--bundle", str(bundle), "-v", "random", "--preset", "fastest", "--seed", "1", "-q"]
+        assert main([*speak, "-o", str(bundle.with_suffix(".wav"))]) == 0
+    assert mine.with_suffix(".wav").read_bytes() != styled.with_suffix(".wav").read_bytes()
+
+
+def test_a_lora_in_the_folder_of_the_checkpoints_is_merged_on_request_only(official, tmp_path, capsys):
+    folder = Path(shutil.copytree(official, tmp_path / "files"))
+    for file in (folder / "lora").iterdir():
+        file.rename(folder / file.name)
+    assert imported(folder, tmp_path / "a") == 1
+    assert "Pass PEFT's file of a LoRA for Tortoise as --lora FILE" in capsys.readouterr().err
+    assert imported(folder, tmp_path / "a", "--lora", folder / "adapter_model.safetensors") == 0
+    assert imported(folder / "adapter_model.safetensors", tmp_path / "b", "--base", tmp_path / "a") == 1
+    assert "import its model and add --lora " in capsys.readouterr().err
+
+
+def without_config(folder: Path) -> None:
+    (folder / "adapter_config.json").unlink()
+
+
+def with_setting(name: str, value: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(config | {name: value}))
+
+    return change
+
+
+def with_factors(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        file = folder / "adapter_model.safetensors"
+        save_file(change(load_file(file)), file)
+
+    return write
+
+
+FAULTS = {
+    "adapter_config.json is not a file: name PEFT's folder": without_config,
+    "must be an object with the number lora_alpha": with_setting("lora_alpha", None),
+    "use_dora True): merge them": with_setting("use_dora", True),
+    "init_lora_weights 'pissa'": with_setting("init_lora_weights", "pissa"),
+    "(it has no factors)": with_factors(lambda factors: {}),
+    "(gpt.h.N.attn.c_attn)": with_factors(lambda factors: {key: factors[key] for key in factors if key != FACTOR}),
+    "(base_model.model.gpt.h.N.attn.c_attn.lora_A.weight)": with_factors(
+        lambda factors: factors | {FACTOR: factors[FACTOR] / 0}
+    ),
+    "(base_model.model.mel_head.bias)": with_factors(
+        lambda factors: factors | {"base_model.model.mel_head.bias": torch.ones(3)}
+    ),
+    "changes a weight (64, 192) of gpt.h.7.attn.c_attn, but this model has no such layer": with_factors(
+        lambda factors: {key.replace(".0.", ".7."): value for key, value in factors.items()}
+    ),
+    "changes a weight (8, 192) of gpt.h.0.attn.c_attn, but this model has (64, 192)": with_factors(
+        lambda factors: factors | {FACTOR: factors[FACTOR][:, :8].contiguous()}
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "spoil"), FAULTS.items(), ids=FAULTS)
+def test_an_adapter_that_cannot_be_merged_is_refused_before_anything_is_written(
+    official, tmp_path, capsys, message, spoil
+):
+    folder = Path(shutil.copytree(official / "lora", tmp_path / "lora"))
+    spoil(folder)
+    assert imported(official, tmp_path / "out", "--lora", folder) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_family_takes_no_lora(tmp_path, capsys):
+    (tmp_path / "kokoro.onnx").write_bytes(b"x")
+    assert imported(tmp_path / "kokoro.onnx", tmp_path / "out", "--lora", PEFT) == 1
+    assert "--lora has no effect on Kokoro checkpoints" in capsys.readouterr().err
