@@ -96,6 +96,8 @@ RULES: tuple[TextRule, ...] = (
     rule("§ 3, n. 4", r"(?<=\d, )(l|n)\. ?(?=\d)", lambda match: "line " if match[1] == "l" else "note "),
     rule("Act V, Sc. ii", r"(?<=, )Sc\. (?=[ivxIVX\d])", "Scene "),
     rule("foo.bar()", r"(?<=[a-z_])\.(?=[a-z_]\w*\()", " dot "),
+    rule("Temp.: 21°C", r"\b([tT])emp\.?(?=:)", r"\1emperature"),
+    rule("Pt. Reyes", r"\bPt\.(?= [A-Z][a-z])", "Point"),
     rule("Tel.: 555", r"\b([tT])el\b\.?(?=: )", r"\1elephone"),
     rule("up 5% y/y", r"(?<=percent )([wmqyWMQY])/\1(?!\w)", lambda match: PERIODS[match[1].lower()]),
     *with_digits(

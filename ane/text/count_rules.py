@@ -186,7 +186,8 @@ RECORD_RULES = with_digits(
     rule("H.264", r"\b([Hx])\.?26([45])\b", lambda match: f"{match[1]} {number_words.year(260 + int(match[2]))}"),
     rule(
         "US-101, Route 128",
-        r"[- ](?:(?<=\bUS-)|(?<=\bSR-)|(?<=oute )|(?<=ighway )|(?<=nterstate ))([1-9]\d\d)\b(?![-.,]?\d|%| [a-z]+s\b)",
+        r"[- ](?:(?<=\bUS-)|(?<=\bSR-)|(?<=oute )|(?<=ighway )|(?<=nterstate )|(?<=\b[rR]oom ))"
+        r"([1-9]\d\d)\b(?![-.,]?\d|%| [a-z]+s\b)",
         lambda match: f" {number_words.year(int(match[1]))}",
     ),
     rule(

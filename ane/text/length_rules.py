@@ -40,7 +40,7 @@ RULES: tuple[TextRule, ...] = with_digits(
         r"\1\2",
     ),
     rule("2 heaped tsp. cocoa", r"(?<=\d [a-z])([a-z]{2,9} (?:tsp|tbsp))\.(?=\s+[a-z])", r"\1"),
-    rule("£9.99/mo.", r"(?<=\d/)(mo|yr|hr|wk|min|sec)\.(?=\s+[a-z]|[,;])", r"\1"),
+    rule("£9.99/mo.", r"(?<=[\da-z]/)(mo|yr|hr|wk|min|sec)\.(?=\s+[a-z]|[,;])", r"\1"),
     rule(
         "8 fl. oz.",
         r"(?<=\d)\s?fl\.\s?oz\b\.?",

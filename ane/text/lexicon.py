@@ -29,7 +29,8 @@ BARE_TITLES = words("mr mrs ms mx dr prof st mt lt sgt capt mme mlle")     # als
 # Abbreviations before a number. Their period does not end a sentence there. Elsewhere they may be words ("No.").
 NUMBERED = {
     "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "vol": "volume", "ch": "chapter", "fig": "figure",
-    "figs": "figures", "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
+    "figs": "figures", "pg": "page", "pgs": "pages",
+    "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
     "ca": "circa", "pt": "part", "art": "article", "ver": "version", "op": "opus", "b": "born", "d": "died",
     "secs": "sections", "vols": "volumes", "chs": "chapters", "arts": "articles", "ste": "suite",
     "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",

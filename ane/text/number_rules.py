@@ -265,6 +265,11 @@ NEGATIVE_RULES = with_digits(
 MONEY_RULES = with_digits(
     rule("£3 7s. 6d.", r"(?:£\s?(\d[\d,]*)[.,]?\s)(\d{1,2})s\b\.?(?:,?\s?(\d{1,2})d\b\.?)?", expand_shillings),
     rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
+    rule(
+        "in $20s",
+        r"\$(\d{1,3})s\b",
+        lambda match: re.sub("ys$", "ies", f"{number_words.cardinal(int(match[1])).removeprefix('one ')}s"),
+    ),
     rule("the 3 Rs", r"(?<=\b[tT]he 3 )Rs\b(?! ?\d)", "R's"),
     rule(
         "$3 mil.",
@@ -345,6 +350,7 @@ UNIT_RULES = (
 )
 RULES: tuple[TextRule, ...] = (
     *NEGATIVE_RULES,
+    rule("$$$", r"\${2,}(?![\d$])", " dollars "),
     rule("$HOME", r"\$(?=[A-Z_]{3,}\b)", " dollar "),
     *MONEY_RULES,
 )  # english.py adds the rules for counts and units later

@@ -42,7 +42,7 @@ TOWNS = {*words("""
     Meridian Pocatello Indianapolis Bloomington Evansville Lafayette Muncie Kokomo Shreveport Metairie Houma
     Bangor Augusta Lewiston Kennebunkport Portland Biloxi Gulfport Tupelo Hattiesburg Natchez Vicksburg Tulsa Stillwater
     Lawton Edmond Salem Bend Ashland Medford Corvallis Beaverton Astoria Philadelphia Pittsburgh Allentown Scranton
-    Harrisburg Bethlehem Gettysburg Hershey"""),
+    Harrisburg Bethlehem Erie Gettysburg Hershey"""),
     "Little Rock", "Fort Smith", "Hot Springs", "Rehoboth Beach", "Idaho Falls", "Coeur d'Alene", "Twin Falls",
     "Sun Valley", "Fort Wayne", "South Bend", "Terre Haute", "Baton Rouge", "Lake Charles", "Bar Harbor",
     "Oklahoma City", "New Orleans"}
