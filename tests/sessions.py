@@ -8,6 +8,8 @@ Files that end in .session, next to the tests, hold them. A line is one of:
                             {NAME} and {NAME.path} are the value of a fixture.
     $ WORDS                 `ane WORDS` must succeed. `$1` must fail with one line, as the fixture `complain` checks.
                             `$2` must end with the status of wrong usage.
+    % WORDS                 A shell must run this without an error, where `ane` is a process of its own that starts at
+                            once, and `$PYTHON -m ane` a real one. `%1` must end with that status.
 
 what the user does before a command:
 
@@ -15,32 +17,38 @@ what the user does before a command:
     folder: NAME            also copy: FILE FILE, link: NAME TARGET and remove: FILE
     set: VARIABLE VALUE     Set an environment variable.
     input: TEXT             This is the standard input of the next command.
-    fixture: NAME           The case needs this fixture.
+    fixture: NAME           The case needs this fixture. needs: PATH says that it needs this file of the system.
 
 and what must be true after a command:
 
     TEXT                    It printed this. The number of spaces does not matter. Lines of checks are indented.
     not: TEXT               It did not print this. once: TEXT says that it printed this once.
     out: TEXT               Its standard output is exactly this, or printed: TEXT with standard error.
-    line: TEXT              A line of standard output begins so.
+    line: TEXT              A line of standard output begins so. lines: NUMBER is the number of lines that it printed.
     row: CELL | * | CELL    A row of a table begins with these cells. rows: ROW; ROW says that it has these rows alone.
     json: FILE PATH = X     The value at a path such as chapters.*.title, in a file or in standard output (-), is X.
                             Where several lines are printed, each is a value, and the path begins with its number or *.
     found: PATTERN = A, B   The files of these names match the pattern, and no others.
     content: FILE = TEXT    The file holds exactly this. has: FILE TEXT and starts: FILE TEXT look for a part.
     same: FILE FILE         also differ: FILE FILE, and refers: LINK TARGET
+    frames: FILE = FILE + N A sound has the samples of another and N more. FILE / SPEED + N divides the other's first.
+    frames: FILE > 0        A sound has samples. rate: FILE = N is their number in a second.
 """
 
 import io
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 
 from ane.cli import main
 from tests.tables import unescaped
@@ -89,7 +97,9 @@ class Session:
             if word.isupper() and rest.startswith("= "):
                 self.names[word] = rest[2:]
             elif re.fullmatch(r"\$\d?", word):
-                self.command(int(word[1:] or 0), rest)
+                self.command(int(word[1:] or 0), self.filled(rest))
+            elif re.fullmatch(r"%\d*", word):
+                self.shell(int(word[1:] or 0), self.filled(rest))
             elif word.endswith(":") and word[:-1] in STEPS:
                 STEPS[word[:-1]](self, rest)
             elif word.endswith(":") and word[:-1] in CHECKS:
@@ -97,13 +107,22 @@ class Session:
             elif word and word != "##":
                 assert folded(line) in folded(self.printed)
 
-    def fixture_text(self, name: str, path: str | None) -> str:
-        value = self.value(name)
-        return str(value.path if path else value)
+    def filled(self, words: str) -> str:
+        """The words of a command with the values of names and fixtures."""
+        words = re.sub(r"\$([A-Z]+)", lambda found: self.names.get(found[1], found[0]), words)
+        return re.sub(
+            r"\{(\w+)((?:\.path)?)\}", lambda found: str(attribute(self.value(found[1]), found[2][1:])), words
+        )
+
+    def shell(self, status: int, words: str) -> None:
+        path = f"{self.value('ane_program')}:{os.environ['PATH']}"
+        more = {"PATH": path, "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command, options = ["bash", "-o", "pipefail", "-c", words], {"errors": "replace", "timeout": 300}
+        done = subprocess.run(command, capture_output=True, env=os.environ | more, check=False, **options)
+        self.out, self.printed = done.stdout, done.stdout + done.stderr
+        assert done.returncode == status, self.printed
 
     def command(self, status: int, words: str) -> None:
-        words = re.sub(r"\$([A-Z]+)", lambda found: self.names[found[1]], words)
-        words = re.sub(r"\{(\w+)(\.path)?\}", lambda found: self.fixture_text(*found.groups()), words)
         arguments = [unescaped(word) for word in shlex.split(words)]
         if status == 1:
             self.out, self.printed = "", self.value("complain")(*arguments)
@@ -116,6 +135,10 @@ class Session:
         self.out, errors = self.value("capsys").readouterr()
         self.printed = self.out + errors
         assert code == status, (words, self.printed)
+
+
+def attribute(value: Any, name: str) -> Any:
+    return getattr(value, name) if name else value
 
 
 def write(session: Session, rest: str) -> None:
@@ -170,6 +193,18 @@ def in_file(compare: Callable[[bytes, bytes], bool]) -> Callable[[Session, str],
     return check
 
 
+def has_frames(session: Session, rest: str) -> bool:
+    file, sign, other, speed, more = re.fullmatch(r"(\S+) ([=>]) (\S+)(?: / (\S+))?(?: \+ (\d+))?", rest).groups()
+    count = 0 if other == "0" else soundfile.info(other).frames
+    wanted, found = round(count / float(speed or 1)) + int(more or 0), soundfile.info(file).frames
+    return found == wanted if sign == "=" else found > wanted
+
+
+def needs(session: Session, rest: str) -> None:
+    if not Path(rest).exists():
+        pytest.skip(f"needs {rest}: run it on Linux")
+
+
 def contents(rest: str) -> set[bytes]:
     return {Path(name).read_bytes() for name in shlex.split(rest)}
 
@@ -182,6 +217,7 @@ STEPS: dict[str, Callable[[Session, str], Any]] = {
     "remove": lambda session, rest: Path(rest).unlink(),
     "set": lambda session, rest: session.value("monkeypatch").setenv(*rest.split(" ", 1)),
     "input": set_input,
+    "needs": needs,
     "fixture": lambda session, rest: session.value(rest),
 }
 CHECKS: dict[str, Callable[[Session, str], bool]] = {
@@ -190,6 +226,7 @@ CHECKS: dict[str, Callable[[Session, str], bool]] = {
     "out": lambda session, rest: session.out == unescaped(rest),
     "printed": lambda session, rest: session.printed == unescaped(rest),
     "line": lambda session, rest: any(line.strip().startswith(rest) for line in session.out.splitlines()),
+    "lines": lambda session, rest: session.printed.count("\n") == int(rest),
     "row": has_row,
     "rows": lambda session, rest: (
         table_rows(session.out) == [[cell.strip() for cell in row.split("|")] for row in rest.split(";")]
@@ -201,5 +238,7 @@ CHECKS: dict[str, Callable[[Session, str], bool]] = {
     "starts": in_file(bytes.startswith),
     "same": lambda session, rest: len(contents(rest)) == 1,
     "differ": lambda session, rest: len(contents(rest)) > 1,
+    "frames": has_frames,
+    "rate": lambda session, rest: soundfile.info(rest.split()[0]).samplerate == int(rest.split()[2]),
     "refers": lambda session, rest: Path(rest.split()[0]).readlink() == Path(rest.split()[1]),
 }

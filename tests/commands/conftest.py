@@ -13,6 +13,7 @@ from ane.bundles import Bundle
 from ane.bundles.writing import write_bundle
 from ane.cli import main
 from ane.voices import Voice, save_voice
+from tests.preloaded import write_client
 
 RATE = 22050
 Complain = Callable[..., str]
@@ -155,3 +156,59 @@ def clips(tmp_path: Path) -> list[Path]:
         time = np.arange(RATE * (1 + 6 * number)) / RATE
         write(file, (0.4 * np.sin(2 * np.pi * (150 + 200 * time) * time)).astype(np.float32), RATE)
     return files
+
+
+@pytest.fixture(scope="session")
+def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in the layout of Hugging Face."""
+    from tests.models.whisper.random_whisper import write_hugging_face
+
+    return write_hugging_face(tmp_path_factory.mktemp("whisper") / "source")
+
+
+@pytest.fixture(scope="session")
+def kitten_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published KittenTTS model, and the bundle that it becomes; tests must not change them."""
+    from tests.models.kitten.kitten_model import write_kitten_model
+
+    folder = tmp_path_factory.mktemp("kitten")
+    (folder / "home" / "bundles").mkdir(parents=True)
+    write_kitten_model(folder / "published")
+    assert main(["import", str(folder / "published"), "-o", str(folder / "home" / "bundles" / "kitty")]) == 0
+    return folder
+
+
+@pytest.fixture
+def kitty(kitten_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of that bundle, a copy; espeak-ng is replaced by the letters of the text."""
+    from ane.models.kitten import synthesizer
+    from tests.models.kitten.kitten_model import letters
+
+    monkeypatch.setattr(synthesizer, "load_espeak", lambda: letters)
+    shutil.copytree(kitten_folder, tmp_path, dirs_exist_ok=True)
+    return "kitty"
+
+
+@pytest.fixture(scope="session")
+def fastspeech_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """checkpoint.pt, generator.pth and the bundle that they become; tests must not change them."""
+    from tests.fastspeech_files import write_fastspeech, write_hifigan
+
+    folder = tmp_path_factory.mktemp("fastspeech")
+    checkpoint, vocoder = write_fastspeech(folder / "checkpoint.pt"), write_hifigan(folder / "generator.pth")
+    assert main(["import", str(checkpoint), "--vocoder", str(vocoder), "-o", str(folder / "bundle")]) == 0
+    return folder
+
+
+@pytest.fixture
+def fastspeech(fastspeech_folder: Path, tmp_path: Path) -> Path:
+    """Copies of them in the working folder."""
+    return shutil.copytree(fastspeech_folder, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def ane_program(preloaded_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PATH in which `ane` is a client of the preloaded server."""
+    folder = tmp_path_factory.mktemp("bin")
+    write_client(folder / "ane", preloaded_server, ("-m", "ane"))
+    return folder

@@ -3,8 +3,6 @@
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -83,22 +81,3 @@ def test_a_bundle_beside_the_files_of_a_model_is_replaced(files, capsys):
     check_files(args, {"output": Path("model")}, models=("voices",))
     with pytest.raises(UserError, match="--voices reads it"):
         check_files(args, {"output": Path("weights.pt")}, models=("voices",))
-
-
-@pytest.mark.parametrize("flags", [[], ["--lines"], ["--follow"], ["-f", "-"]], ids=" ".join)
-def test_the_file_from_which_standard_input_comes_is_not_replaced(tmp_path, flags):
-    # the name that the first line's sound would get
-    text = tmp_path / ("in-1.wav" if flags == ["--lines"] else "in.wav")
-    text.write_text("Hello.", encoding="utf-8")
-    with text.open() as redirected:
-        done = subprocess.run(
-            [sys.executable, "-m", "ane", "say", *flags, "-o", "in.wav"],
-            cwd=tmp_path,
-            stdin=redirected,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert done.returncode == 1
-    assert f"cannot write {text.name}: " in done.stderr
-    assert text.read_text(encoding="utf-8") == "Hello."

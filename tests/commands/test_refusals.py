@@ -60,26 +60,6 @@ def test_text_that_is_not_in_utf_8(say, tmp_path):
     assert "UTF-8" in say("-f", tmp_path / "latin.txt")
 
 
-def test_bytes_that_are_not_text_on_standard_input_or_the_command_line(tmp_path):
-    """Through a real process: what Python makes of such bytes is decided before the command runs."""
-    for arguments, given, where in (
-        (("-f", "-"), b"h\xff", "standard input"),
-        ((b"h\xff",), b"", "the text on the command line"),
-    ):
-        result = subprocess.run(
-            [sys.executable, "-m", "ane", "say", *arguments, "-o", "x.wav"],
-            input=given,
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        assert result.returncode == 1
-        assert f"ane: error: {where} is not text in UTF-8 (byte 1)" in result.stderr.decode()
-        assert b"Traceback" not in result.stderr
-    assert not (tmp_path / "x.wav").exists()
-
-
 def test_no_text(complain, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert "no text given" in complain("say", "-o", "out.wav")

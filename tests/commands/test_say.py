@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -101,15 +100,6 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
     assert soundfile.SoundFile(io.BytesIO(piped.stdout)).samplerate == 24000
 
 
-@pytest.mark.parametrize("flags", ["--bundle demo --preset fastest --seed 1 --stream", ""])
-def test_speech_whose_reader_has_enough_ends_quietly(workplace, python, flags):
-    command = f"{python} -m ane say '{TWO}' {flags} -o - | head -c 100 > /dev/null"
-    result = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (result.returncode, "rror" in result.stderr) == (0, False)
-
-
 def test_each_line_is_written_to_a_file_as_if_spoken_alone(workplace, capsys):
     (workplace / "lines.txt").write_text("The turtle was first.\n\nThe rabbit came second.\n", encoding="utf-8")
     assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "line.flac", "--json", "--srt"]) == 0
@@ -138,52 +128,6 @@ def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypa
     assert "ane: error: " in capsys.readouterr().err
     assert main(["say", TWO, *SHORT, "--split", "20,30", "-o", "whole.wav"]) == 0
     assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
-
-
-@pytest.mark.parametrize("redirection", [">&- 2>&- <&-", "2>/dev/full"])
-def test_a_file_is_written_although_a_standard_stream_is_closed_or_full(workplace, python, redirection):
-    if "/dev/full" in redirection and not Path("/dev/full").exists():
-        pytest.skip("/dev/full stands in for a full disk: run it on Linux")
-    program = sys.executable if "&-" in redirection else python
-    command = f"{program} -m ane say hello {' '.join(SHORT)} -o out.wav {redirection}"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr
-    assert soundfile.info("out.wav").frames > 0
-
-
-def test_a_closed_standard_output_is_an_error_where_output_was_asked_for(workplace):
-    command = f"{sys.executable} -m ane cache list >&-"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 1
-    assert result.stderr == "ane: error: cannot write to standard output: Bad file descriptor\n"
-
-
-def test_a_deleted_working_directory_is_reported(workplace):
-    command = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m ane say hello {' '.join(SHORT)} -o x.wav"
-    result = subprocess.run(
-        ["bash", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert result.returncode == 1
-    assert result.stderr.startswith("ane: error: ")
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands in for a full disk: run it on Linux")
-@pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *SHORT, "-o", "x.wav", "--json")])
-def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplace, python, arguments):
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [python, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
-        )
-    assert result.returncode == 1
-    assert "cannot write to standard output: the disk is full" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_sigterm_leaves_nothing_half_written(workplace):

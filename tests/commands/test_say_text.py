@@ -78,18 +78,6 @@ def test_a_document_is_for_the_command_that_reads_documents(content, kind, workp
     assert "use `ane read book -o OUT.m4b`" in error
 
 
-def test_pauses_speed_and_markup_change_the_sound_as_written(capsys):
-    def frames(*flags: str) -> int:
-        assert main(["say", *flags, *SHORT, "-o", "x.wav", "-q"]) == 0
-        return soundfile.info("x.wav").frames
-
-    plain = frames("hello")
-    assert frames("[pause:500ms]hello [[slnc 250]]") == plain + 18000
-    assert frames("hello", "--speed", "1.5") == round(plain / 1.5)
-    ssml = '<speak><prosody rate="125%" volume="soft">hello</prosody><break time="1s"/></speak>'
-    assert frames(ssml) == round(plain / 1.25) + 24000
-
-
 @pytest.mark.timeout(60)
 def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
     """The pipe has no more than the first clause until that is spoken, and the rest is spoken after it is played."""

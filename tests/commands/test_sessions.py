@@ -25,7 +25,8 @@ has: a.json C
 starts: a.json "
 same: a.json b.json
 differ: a.json a.json
-refers: link a.json"""
+refers: link a.json
+lines: 0"""
 
 
 @pytest.mark.parametrize("check", FALSE.splitlines())

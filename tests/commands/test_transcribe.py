@@ -1,9 +1,7 @@
 """Test `ane transcribe`, and `ane import` of a Whisper checkpoint, as a user runs them."""
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from ane.cli import main
 from ane.models.whisper.checkpoints import is_whisper
 from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
 from ane.models.whisper.transcription import Transcriber
-from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 from tests.tables import rows
 
 ROOT = Path(__file__).parents[2]
@@ -24,29 +21,6 @@ ROOT = Path(__file__).parents[2]
 def run(capsys, *arguments) -> tuple[int, str, str]:
     status = main(list(map(str, arguments)))
     return status, *capsys.readouterr()
-
-
-@pytest.mark.parametrize("write", [write_openai, write_hugging_face], ids=["openai", "hugging face"])
-def test_import_and_transcribe_in_processes_of_their_own(tmp_path, recordings, write, python):
-    source = write(tmp_path / "source")
-
-    def ane(*arguments) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [python, "-m", "ane", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-
-    done = ane("import", source, "-o", "whisper", "--precision", "fp16")
-    assert done.returncode == 0, done.stderr
-    assert "Use it with ane transcribe FILE --model whisper" in done.stdout
-    done = ane("transcribe", recordings, "--format", "json", "--language", "en", "-q")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert found["language"] == "en"
-    assert found["duration"] == pytest.approx(2.0)
 
 
 def test_an_imported_bundle_states_its_family_and_files(capsys, whisper_file):
