@@ -27,12 +27,19 @@ UNSPLIT_CHANNELS = 1024  # up to this many channels, oneDNN adds in the same ord
 FEWEST_FRAMES = 8  # with few channels, a convolution over fewer frames (seen with up to 4) adds in another order
 USUAL_LENGTH = 400  # oneDNN chooses a convolution kernel's layout for this number of frames; it also works for others
 
+# Most rows that torch multiplies by fp16 or int8 weights on CPUs that are not x86-64. It computes a dot product per row
+# and output: n rows take max(2 / B, 2 n / R) seconds per fp16 weight, at B bytes/s from memory and R FLOP/s. A weight
+# that is converted to float32 first takes about (2 + 4 + 4) / B seconds, because a Mac has matrix units for float32. So
+# few rows are faster in fp16 up to n = 5 R / B. With R = 205e9, half the peak of an M1's four fast cores, and B = 68e9,
+# n is 15. This is an estimate: on a Mac, `ane bench` measures fp16 and float32.
+FEW_ROWS = 16
+
 
 def prepacking(weights: str) -> Prepacking | None:
     """Choose the class of linear layer that is fastest on this CPU for weights in a precision.
 
-    If the CPU lacks the instructions for bf16, weights become fp16. If the CPU lacks the instructions for another
-    precision, a slower kernel computes in this precision.
+    If the CPU lacks the instructions for bf16, or is not x86-64, weights become fp16. If the CPU lacks the instructions
+    for another precision, a slower kernel computes in this precision.
 
     Args:
         weights: Precision of the weights, "fp32", "bf16", "fp16" or "int8".
@@ -48,14 +55,13 @@ def prepacking(weights: str) -> Prepacking | None:
         if has_fbgemm_int8():
             return Int8FewRowsLinear if vnni else Int8TwoDigitLinear
         return Int8Linear if vnni and has_one_dnn() else Int8WeightLinear
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[weights]
     if has_one_dnn() and weights == "fp32":
-        return partial(PackedLinear, dtype=dtype)
+        return partial(PackedLinear, dtype=torch.float32)
     if has_one_dnn() and weights == "bf16" and torch.cpu._is_avx512_bf16_supported():
         return bf16_packing()
     if weights != "fp32" and has_fbgemm():
         return HalfWeightLinear
-    return None if weights == "fp32" else partial(HalfPrecisionLinear, dtype=dtype)
+    return None if weights == "fp32" else HalfPrecisionLinear
 
 
 def bf16_packing() -> Callable[..., nn.Module]:
@@ -110,19 +116,28 @@ def transposed(layer: nn.Module) -> bool:
     return getattr(layer, "weight_layout", None) == "(in, out)"
 
 
+def is_short(x: Tensor) -> bool:
+    """Return whether activations (…, in) are so few rows that a product takes as long as reading the weights."""
+    return x.numel() <= FEW_ROWS * x.shape[-1]
+
+
 class HalfPrecisionLinear(nn.Module):
-    """Computes ``F.linear`` in half precision, with a weight stored as (out, in).
+    """A linear layer with fp16 weights (out, in), for CPUs that are not x86-64.
+
+    Up to ``FEW_ROWS`` rows are rounded to fp16 and multiplied as they are, with sums in float32. For more rows, the
+    layer converts its weight to float32 in each call. This takes 4 · out · in bytes during the call.
 
     With a weight stored as (in, out), ``F.linear`` would take 1.6 to 50 times as long.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
+    def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        self.weight = weight.to(dtype, copy=True).contiguous()
-        self.bias = bias.to(dtype, copy=True)
+        self.weight = weight.to(torch.float16, copy=True).contiguous()
+        self.bias = bias.to(torch.float32, copy=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x.to(self.weight.dtype), self.weight, self.bias).float()
+        dtype = torch.float16 if is_short(x) else torch.float32
+        return F.linear(x.to(dtype), self.weight.to(dtype)).float().add_(self.bias)
 
 
 class PackedLinear(nn.Module):
@@ -337,18 +352,20 @@ class Int8TwoDigitLinear(Int8FewRowsLinear):
 
 
 class Int8WeightLinear(nn.Module):
-    """An int8 linear layer on a torch kernel that runs on any CPU. Weights have one scale per output.
+    """A linear layer with int8 weights and float32 activations, on torch kernels that run on any CPU.
 
-    Activations are bfloat16.
+    Weights have one scale per output. For more than ``FEW_ROWS`` rows, the layer converts its weight to float32 in each
+    call.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.weight, self.scale = quantise(weight)
         self.bias = bias.to(torch.float32, copy=True)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)  # torch would round scales to bfloat16
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1]).bfloat16()
-        y = torch._weight_int8pack_mm(rows, self.weight, self.ones).float()
-        return torch.addcmul(self.bias, y, self.scale).view(*x.shape[:-1], -1)
+        x = x.float()
+        if not is_short(x):
+            return F.linear(x, self.weight * self.scale[:, None], self.bias)
+        y = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), self.weight, self.scale)
+        return y.add_(self.bias).view(*x.shape[:-1], -1)

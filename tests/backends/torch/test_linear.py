@@ -12,6 +12,7 @@ from ane.backends.torch import linear as torch_linear
 from ane.backends.torch.backend import TorchBackend, choose_precision
 from ane.backends.torch.kernels import KernelLinear, has_kernel
 from ane.backends.torch.linear import (
+    FEW_ROWS,
     HalfPrecisionLinear,
     HalfWeightLinear,
     Int8FewRowsLinear,
@@ -34,7 +35,7 @@ VNNI = torch.cpu._is_vnni_supported() and torch.backends.mkldnn.is_available()
 
 # layer, whether this machine has a kernel for it, and the SNR in dB that it must reach
 PACKINGS = {
-    "rows bf16": (partial(HalfPrecisionLinear, dtype=torch.bfloat16), True, 45.0),
+    "torch fp16": (HalfPrecisionLinear, True, 60.0),
     "oneDNN fp32": (partial(PackedLinear, dtype=torch.float32), torch.backends.mkldnn.is_available(), 110.0),
     "oneDNN bf16": (
         partial(PackedLinear, dtype=torch.bfloat16),
@@ -108,6 +109,24 @@ def test_constant_rows_and_zero_weights_are_exact_enough_and_large_sums_do_not_o
     torch.testing.assert_close(make(weight, torch.zeros(16))(x), x @ weight.T, rtol=0.01, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("make", "few", "many"), [(HalfPrecisionLinear, 60.0, 120.0), (Int8WeightLinear, 120.0, 120.0)]
+)
+def test_a_cpu_that_is_not_x86_multiplies_few_rows_as_stored_and_many_in_float32(make, few, many):
+    """Compared with a product of the same rounded weights in float64."""
+    layer = make(*random_layer())
+    weight = layer.weight.double() * (layer.scale[:, None] if make is Int8WeightLinear else 1)
+    for rows, threshold in ((1, few), (FEW_ROWS, few), (FEW_ROWS + 1, many), (300, many)):
+        x = torch.randn(rows, 192, generator=torch.Generator().manual_seed(1))
+        exact = torch.nn.functional.linear(x.double(), weight, layer.bias.double())
+        assert snr_db(exact, layer(x).double()) > threshold
+        assert (snr_db(exact, layer(x).double()) > 120) == (threshold == 120)
+        torch.testing.assert_close(layer(x[:, None]), layer(x)[:, None], rtol=0, atol=0)
+    # 2 bytes per fp16 weight, and 1 per int8 weight: no copy in float32 is kept
+    stored = sum(tensor.nbytes for tensor in vars(layer).values() if isinstance(tensor, torch.Tensor))
+    assert stored == layer.weight.numel() * layer.weight.element_size() + 4 * 130 * (1 + (make is Int8WeightLinear))
+
+
 @pytest.mark.parametrize("name", [name for name in ("FBGEMM fp16", "own fp16") if name in AVAILABLE])
 def test_weights_stored_in_fp16_stay_exact(name):
     weight, bias = (tensor.half() for tensor in random_layer())
@@ -135,7 +154,7 @@ def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch, n
     monkeypatch.setattr(torch_linear, "has_fbgemm", lambda: False)
     monkeypatch.setattr(torch_linear.platform, "machine", lambda: "arm64")
     assert prepacking("int8") is Int8WeightLinear
-    assert prepacking("bf16").func is HalfPrecisionLinear
+    assert prepacking("bf16") is prepacking("fp16") is HalfPrecisionLinear
     assert prepacking("fp32") is None
 
 
