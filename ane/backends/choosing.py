@@ -279,7 +279,7 @@ def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
         return None
     loaded = {}
     for choice in dict.fromkeys((measured.decoder, measured.others)):
-        chosen = replace(options, compute_units=choice.compute_units, threads=choice.threads)
+        chosen = replace(options, **{name: value for name, value in vars(choice).items() if name != "backend"})
         kind, device = resolve(choice.backend, model)
         chosen.check(choice.backend, kind)
         loaded[choice] = (

@@ -27,15 +27,18 @@ class EngineChoice:
         backend: Name of the backend.
         compute_units: Compute units of Core ML. ``None`` means the units that the bundle names.
         threads: Number of CPU threads. ``None`` means the backend's choice.
+        precision: Number format of the weights. "auto" means the backend's choice.
     """
 
     backend: str
     compute_units: str | None = None
     threads: int | None = None
+    precision: str = "auto"
 
     def __str__(self) -> str:
         threads = f"{self.threads} threads" if self.threads else None
-        return ", ".join(filter(None, (self.backend, self.compute_units, threads)))
+        precision = None if self.precision == "auto" else self.precision
+        return ", ".join(filter(None, (self.backend, precision, self.compute_units, threads)))
 
 
 @validated

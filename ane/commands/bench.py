@@ -31,6 +31,7 @@ SENTENCE = "The train leaves at nine, and it will not wait for anyone."
 RUNS = 20  # number of calls for each function in a Core ML package
 PHASES = {"decode": "Decoding", "rank": "Ranking", "diffuse": "Diffusion", "vocode": "Vocoding"}
 WORTH_TWO = 0.1  # share of the time that two engines must save, because the second one takes memory
+EXACT = ("auto", "fp16", "bf16", "fp32")  # precisions that ``--backend auto`` may use after a measurement
 CHECKERS = ("mil", "coreai")  # engines that only check packages, and are never chosen
 
 
@@ -61,8 +62,8 @@ def register(commands: argparse._SubParsersAction) -> None:
         "--precision",
         type=comma_separated,
         metavar="P,…",
-        help="precisions to measure: any of the bundle's Core ML packages, and int8 for torch on the CPU (default: the "
-        "first precision of the bundle, and int8)",
+        help="precisions to measure: any of the bundle's Core ML packages, and for torch on the CPU int8 and, except "
+        "on x86-64, fp16 (default: the first precision of the bundle, int8 and fp16)",
     )
     add("--threads", type=counts, metavar="N,…", help="numbers of CPU threads to try (default: 1, 2, 4, … all cores)")
     add("--runs", type=positive, metavar="N", help=f"calls per function of a package (default: {RUNS})")
@@ -231,18 +232,25 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
                 for units in args.compute_units or usual
             ]
         elif spec in ("torch:cpu", "onnx:cpu"):
-            int8 = (
-                spec == "torch:cpu"
-                and "autoregressive" in run.subject.networks
-                and "int8" in (args.precision or ("int8",))
-            )
+            decodes = spec == "torch:cpu" and "autoregressive" in run.subject.networks
             tunings = [
                 Tuning(spec, precision, threads=threads)
                 for threads in args.threads or thread_counts(usable_cores())
-                for precision in ("auto", *["int8"] * int8)
+                for precision in ("auto", *(decoder_precisions(args.precision) if decodes else ()))
             ]
         for tuning in tunings:
             yield WorkerModel.of(model, tuning), FunctionRequest(tuning, args.runs, compiled)
+
+
+def decoder_precisions(wanted: Sequence[str] | None) -> list[str]:
+    """List the precisions other than "auto" in which to measure a decoder on torch on the CPU.
+
+    "fp16" is measured if the CPU is not x86-64, because "auto" means float32 there.
+    """
+    from ane.backends.torch.linear import HalfPrecisionLinear, prepacking
+
+    halves = prepacking("fp16") is HalfPrecisionLinear
+    return [name for name in ("int8", *["fp16"] * halves) if wanted is None or name in wanted]
 
 
 def thread_counts(cores: int) -> list[int]:
@@ -345,13 +353,13 @@ def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
 def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tuning] | None":
     """Choose the fastest tuning (engine and precision) for the decoder, and the fastest tuning for all other networks.
 
-    Tunings that compute less exactly are left out. The same tuning runs all networks unless two tunings would save more
-    than ``WORTH_TWO`` of the time. Return ``None`` if the decoder was measured on fewer than two backends.
+    Tunings whose precision is not in ``EXACT`` are left out. The same tuning runs all networks unless two tunings would
+    save more than ``WORTH_TWO`` of the time. Return ``None`` if the decoder was measured on fewer than two backends.
     """
     decode = {
         tuning: seconds
         for tuning, row in sentences.items()
-        if tuning.precision == "auto" and (seconds := per_second(row, "decode")) is not None
+        if tuning.precision in EXACT and (seconds := per_second(row, "decode")) is not None
     }
     if len({tuning.backend for tuning in decode}) < 2:
         return None
@@ -384,7 +392,7 @@ def remember_fastest(run: BenchRun, date: str) -> str:
     fastest = fastest_engines(run.sentences)
     if fastest is None or is_embedded(run.subject.path):
         return ""
-    decoder, others = (EngineChoice(tuning.backend, tuning.compute_units, tuning.threads) for tuning in fastest)
+    decoder, others = (EngineChoice(**vars(tuning)) for tuning in fastest)
     remember(run.subject, date, decoder, others)
     engines = decoder if decoder == others else f"{decoder} for the decoder, {others} for the other networks"
     return f"--backend auto now uses {engines} for this bundle on this machine ({measured_file(run.subject)})."

@@ -103,6 +103,15 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured(monke
         "torch:cpu, threads 2",
         "torch:cpu, int8, threads 2",
     ]
+    with monkeypatch.context() as arm64:
+        arm64.setattr("ane.backends.torch.linear.has_fbgemm", lambda: False)
+        arm64.setattr("ane.backends.torch.linear.has_one_dnn", lambda: False)
+        arm64.setattr("ane.backends.torch.linear.kernel_packing", lambda weights: None)
+        found = measured("torch:cpu")
+        assert found[:3] == ["torch:cpu, threads 1", "torch:cpu, int8, threads 1", "torch:cpu, fp16, threads 1"]
+        args.precision = ["int8"]
+        assert not any("fp16" in name for name in measured("torch:cpu"))
+        args.precision = None
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_GPU", "coreml, CPU_AND_NE"]
     monkeypatch.setattr("ane.system.machine.macos_version", lambda: "27.0")
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_NE"]

@@ -20,7 +20,7 @@ from tests.bench.in_process import InProcessWorker
 
 TORCH, MLX, GPU = (Tuning(name) for name in ("torch:cpu", "mlx", "torch:mps"))
 ONE, TWO = (Tuning("torch:cpu", threads=threads) for threads in (1, 2))
-INT8 = Tuning("torch:cpu", "int8")
+INT8, HALF = (Tuning("torch:cpu", precision) for precision in ("int8", "fp16"))
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ INT8 = Tuning("torch:cpu", "int8")
         ({TORCH: (2, 3), MLX: (1, 4), GPU: (3, 5)}, (MLX, TORCH)),
         ({TORCH: (1.1, 3), MLX: (1, 4)}, (TORCH, TORCH)),  # two engines would save 3 %
         ({TORCH: (2, 3), INT8: (1, 2), MLX: (3, 4)}, (TORCH, TORCH)),
+        ({TORCH: (2, 3), HALF: (1, 2), MLX: (3, 4)}, (HALF, HALF)),
         # torch has one number of threads for all networks in a process
         ({ONE: (1, 4), TWO: (3, 4.5), MLX: (9, 12)}, (ONE, ONE)),
         ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 12)}, (TWO, TWO)),
@@ -127,6 +128,18 @@ def test_the_decoder_and_the_other_networks_run_where_each_was_fastest(bundle, t
         == 0
     )
     assert json.loads(capsys.readouterr().out)["backend"] == backend.name
+
+
+def test_auto_follows_a_precision_that_was_measured(bundle):
+    half = EngineChoice("torch:cpu", threads=1, precision="fp16")
+    remember(bundle, "2026-11-29T10:00:00", half, half)
+    assert str(measured_engines(bundle)) == "torch:cpu, fp16, 1 threads"
+    assert load_backend("auto", bundle).name == "torch:cpu fp16"
+    record = json.loads(measured_file(bundle).read_text())
+    for engine in (record["decoder"], record["others"]):
+        del engine["precision"]  # as an earlier version wrote it
+    measured_file(bundle).write_text(json.dumps(record))
+    assert load_backend("auto", bundle).name != "torch:cpu fp16"
 
 
 @pytest.mark.parametrize("how", ["other machine", "damaged", "named precision", "engine is gone"])
