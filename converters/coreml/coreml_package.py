@@ -101,8 +101,12 @@ class CoreMLOptions:
         return read_record(cls, options, package.path, ": convert the model again")
 
 
-def compressed(model: Any, bits: int) -> Any:
-    """Compress the weights of an MLModel with one function, except weights with at most 2048 values.
+def replace_by_compressed(model: Any, bits: int) -> None:
+    """Compress the weights of a package with one function, except weights with at most 2048 values.
+
+    Args:
+        model: The package as coremltools' MLModel, which is not up to date afterwards.
+        bits: Bits per weight.
 
     Raises:
         UserError: ``bits`` is less than 8, and scikit-learn, which makes such palettes, is not installed.
@@ -116,11 +120,14 @@ def compressed(model: Any, bits: int) -> Any:
     with quiet():
         if palette:
             config = optimize.OpPalettizerConfig(mode="kmeans", nbits=bits)
-            return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
-        # uint8 has a zero point for each channel, because the mean of trained weights is not 0. This gains 1.4 dB in
-        # the decoder of `demo`
-        config = optimize.OpLinearQuantizerConfig(mode="linear", dtype="uint8")
-        return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
+            small = optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
+        else:
+            # uint8 has a zero point for each channel, because the mean of trained weights is not 0. This gains 1.4 dB
+            # in the decoder of `demo`
+            config = optimize.OpLinearQuantizerConfig(mode="linear", dtype="uint8")
+            small = optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
+    shutil.rmtree(model.package_path)
+    shutil.move(small.package_path, model.package_path)  # otherwise coremltools keeps it until the process ends
 
 
 def load_reference(model: Bundle, network: str) -> nn.Module:
@@ -180,11 +187,11 @@ def write_package(
         def saved() -> Iterator[tuple[str, Path]]:
             for graph in graphs[len(done) :]:
                 progress(graph.name)
-                package_model = graph.build(options.style(network))
-                package_model = compressed(package_model, bits) if (bits := CORE_ML[stored].bits) else package_model
                 part = Path(folder) / f"{graph.name}.mlpackage"
-                package_model.save(str(part))
-                del package_model
+                whole = graph.build(options.style(network), part)
+                if bits := CORE_ML[stored].bits:
+                    replace_by_compressed(whole, bits)
+                del whole
                 yield graph.name, part
                 shutil.rmtree(part)
 

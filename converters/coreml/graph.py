@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,8 +112,14 @@ class CoreMLGraph:
         """Name of the function, made of its kind and its lengths, such as "step_16_4352"."""
         return "_".join([self.kind, *map(str, self.bucket.values())])
 
-    def build(self, style: Style) -> Any:
-        """Build the graph, and return it as coremltools' MLModel with one function, "main"."""
+    def build(self, style: Style, package: Path | None = None) -> Any:
+        """Build the graph, and return it as coremltools' MLModel with one function, "main".
+
+        Args:
+            style: Precision of the graph.
+            package: Path of the package to write, which ends in .mlpackage. ``None`` means a temporary folder, which
+                coremltools deletes when the process ends.
+        """
         kind = KINDS[style.precision][1]
         specs = {name: mb.TensorSpec(shape, kind) for name, shape in self.inputs.items()}
         specs |= {name: mb.TensorSpec(shape, types.int32) for name, shape in self.integers.items()}
@@ -134,6 +141,7 @@ class CoreMLGraph:
                 convert_to="mlprogram",
                 minimum_deployment_target=TARGET,
                 skip_model_load=True,
+                package_dir=str(package) if package else None,
                 compute_precision=ct.precision.FLOAT32,
                 pass_pipeline=ct.PassPipeline(PASSES),
             )

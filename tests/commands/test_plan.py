@@ -24,7 +24,7 @@ from tests.random_model import random_model
 def step(tmp_path_factory) -> Path:
     """A package of one function, main: a step of the tiny decoder."""
     path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.decoder_graphs(load_reference(random_model(), "autoregressive")).step(4, 64).build(Style()).save(str(path))
+    gpt2.decoder_graphs(load_reference(random_model(), "autoregressive")).step(4, 64).build(Style(), path)
     return path
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(run, step, monkeypatch):
 
 def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
     graph = CoreMLGraph("waves", {}, {"x": (1, 8, 1, 64)}, lambda style, x: {"y": mb.sin(x=x)})
-    graph.build(Style()).save(str(tmp_path / "waves.mlpackage"))
+    graph.build(Style(), tmp_path / "waves.mlpackage")
     assert "sin-cos" in run(tmp_path / "waves.mlpackage", "--chip", "m2")
     assert "sin-cos" not in run(tmp_path / "waves.mlpackage", "--chip", "M3 Max")
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -375,17 +376,19 @@ def test_missing_disk_space_is_reported_before_converting(source, tmp_path, monk
     assert not (tmp_path / "out").exists()
 
 
-def test_a_function_is_deleted_when_it_is_merged(source, tmp_path):
+@pytest.mark.parametrize(("network", "precision"), [("hifigan", "fp16"), ("autoregressive", "8bit")])
+def test_a_function_is_deleted_when_it_is_merged(source, tmp_path, monkeypatch, network, precision):
     """Each has its own copy of the weights: of the official decoder, 24 functions of 0.8 GB."""
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary := tmp_path / "temporary"))
+    temporary.mkdir()
     on_disk = []
-    write_package(
-        source,
-        "hifigan",
-        SMALL,
-        tmp_path,
-        lambda name: on_disk.append(len(list(tmp_path.glob(".functions.*/*.mlpackage")))),
-    )
-    assert on_disk == [0, 0]
+
+    def count(name: str) -> None:
+        on_disk.append([*tmp_path.glob(".functions.*/*.mlpackage"), *temporary.iterdir()])
+
+    write_package(source, network, replace(SMALL, precision=precision), tmp_path, count)
+    count("")
+    assert on_disk == [[], [], []]
 
 
 def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path, capsys):

@@ -98,7 +98,7 @@ def step(tmp_path_factory) -> Package:
     graphs = [gpt2.decoder_graphs(network).step(columns, slots) for columns, slots in ((32, 64), (64, 128))]
     parts = {graph.name: folder / f"{graph.name}.mlpackage" for graph in graphs}
     for graph in graphs:
-        graph.build(Style()).save(str(parts[graph.name]))
+        graph.build(Style(), parts[graph.name])
     merge(parts.items(), folder / "steps.mlpackage")
     return Package(folder / "steps.mlpackage")
 

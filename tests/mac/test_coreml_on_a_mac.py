@@ -61,7 +61,7 @@ def package(tmp_path_factory) -> Path:
 
     folder = tmp_path_factory.mktemp("package")
     for name, body, states in (("plain", plain, {}), ("summing", summing, {"total": SHAPE})):
-        CoreMLGraph(name, {}, {"x": SHAPE}, body, states).build(Style()).save(str(folder / f"{name}.mlpackage"))
+        CoreMLGraph(name, {}, {"x": SHAPE}, body, states).build(Style(), folder / f"{name}.mlpackage")
     merge(((name, folder / f"{name}.mlpackage") for name in ("plain", "summing")), folder / "both.mlpackage")
     return folder / "both.mlpackage"
 

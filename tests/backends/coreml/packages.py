@@ -19,7 +19,7 @@ def save_scale_package(path: Path, factor: float = 2.0, dtype: str = "fp16") -> 
         return {"y": mb.mul(x=x, y=style.dtype(factor)), "sum": mb.coreml_update_state(state=total, value=total_now)}
 
     graph = CoreMLGraph("scale", {"length": 4}, {"x": (1, 4)}, body, {"total": (1, 4)})
-    graph.build(Style(dtype)).save(str(path))
+    graph.build(Style(dtype), path)
     return path
 
 

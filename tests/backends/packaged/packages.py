@@ -63,7 +63,7 @@ def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str
     paths = {}
     for graph in graphs:
         paths[graph.name] = folder / f"{graph.name}.mlpackage"
-        graph.build(style).save(str(paths[graph.name]))
+        graph.build(style, paths[graph.name])
     return paths
 
 

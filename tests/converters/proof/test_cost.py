@@ -20,8 +20,9 @@ ONES = Chip("ones", 1, 1e-9, 1e-12, "for tests")
 
 def saved(tmp_path, body, states=None, **inputs) -> Package:
     graph = CoreMLGraph("graph", {}, inputs, lambda style, **inputs: body(**inputs), states or {})
-    graph.build(Style()).save(str(tmp_path / "graph.mlpackage"))
-    return Package(tmp_path / "graph.mlpackage")
+    package = tmp_path / f"graph{len(list(tmp_path.iterdir()))}.mlpackage"
+    graph.build(Style(), package)
+    return Package(package)
 
 
 def weight(*shape: int) -> np.ndarray:
@@ -110,7 +111,7 @@ def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: in
 @pytest.mark.parametrize("cache", ["io", "state"])
 def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     network = load_reference(random_model(), "autoregressive")
-    gpt2.decoder_graphs(network).step(16, 64, cache, capacity=128).build(Style()).save(str(tmp_path / "step.mlpackage"))
+    gpt2.decoder_graphs(network).step(16, 64, cache, capacity=128).build(Style(), tmp_path / "step.mlpackage")
     package = Package(tmp_path / "step.mlpackage")
     counted = cost.cost(package)
     slots = 64 if cache == "io" else 64 + RECENT
@@ -130,7 +131,7 @@ def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
     network = load_reference(random_model(), "autoregressive")
     for cache, capacity in (("io", None), ("state", 8192)):
         graph = gpt2.decoder_graphs(network).step(16, 4096, cache, capacity)
-        graph.build(Style()).save(str(tmp_path / f"{cache}.mlpackage"))
+        graph.build(Style(), tmp_path / f"{cache}.mlpackage")
     io, state = (cost.cost(Package(tmp_path / f"{cache}.mlpackage")) for cache in ("io", "state"))
     assert 3 * io.cache_read < io.converted < 4 * io.cache_read
     assert state.cache_read == io.cache_read // 4096 * (4096 + RECENT), "the slots in use, and recent columns"
@@ -141,7 +142,7 @@ def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
 def test_storing_columns_in_a_state_costs_what_is_written(tmp_path):
     network = load_reference(random_model(), "autoregressive")
     graph = gpt2.decoder_graphs(network, 1.0).store(8192)
-    graph.build(Style()).save(str(tmp_path / "store.mlpackage"))
+    graph.build(Style(), tmp_path / "store.mlpackage")
     counted = cost.cost(Package(tmp_path / "store.mlpackage"))
     block = 2 * 2 * network.config.layers * network.config.model_dim * RECENT
     assert (counted.cache_read, counted.cache_written, counted.rewritten, counted.large) == (block, block, 0, 0)
@@ -156,7 +157,7 @@ def test_a_state_that_the_graph_rewrites_costs_all_of_it(tmp_path):
     graph = CoreMLGraph(
         "state", {}, {"x": (1, 8, 1, 64)}, lambda style, **values: body(**values), {"total": (1, 8, 1, 64)}
     )
-    graph.build(Style()).save(str(tmp_path / "state.mlpackage"))
+    graph.build(Style(), tmp_path / "state.mlpackage")
     counted = cost.cost(Package(tmp_path / "state.mlpackage"))
     assert (counted.cache_written, counted.rewritten) == (1024, 1024)
     assert counted.cache_read >= 1024

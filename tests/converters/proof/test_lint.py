@@ -25,8 +25,9 @@ def saved(tmp_path, body, states=None, style=None, **inputs) -> Package:
         return result if isinstance(result, dict) else {"y": result}
 
     graph = CoreMLGraph("graph", {}, inputs or {"x": X}, outputs, states or {})
-    graph.build(style or Style()).save(str(tmp_path / "graph.mlpackage"))
-    return Package(tmp_path / "graph.mlpackage")
+    package = tmp_path / f"graph{len(list(tmp_path.iterdir()))}.mlpackage"
+    graph.build(style or Style(), package)
+    return Package(package)
 
 
 def broken(package: Package, generation: int = 1) -> dict[str, BrokenRule]:
