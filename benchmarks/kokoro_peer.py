@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import ane
+from ane.system.reports import switch_off_reports
 from benchmarks.data_packages import kokoro_graph
 from benchmarks.imports import imported
 from benchmarks.teachers import kokoro_style
@@ -34,7 +35,8 @@ def kokoro_voices(folder: Path) -> Iterator[tuple[str, Callable[[str], float]]]:
     if find_spec("kokoro_onnx") is None:
         print("kokoro-onnx is left out: it is not installed", file=sys.stderr)
         return
-    import onnxruntime
+    switch_off_reports()
+    import onnxruntime  # noqa: TID251
     from kokoro_onnx import Kokoro
 
     options = onnxruntime.SessionOptions()

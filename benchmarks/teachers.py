@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends.onnx.providers import onnxruntime_module
 from ane.system.errors import UserError
+from ane.system.reports import switch_off_reports
 from benchmarks.data_packages import kokoro_graph, package_folder
 
 RATE = 24000  # sample rate of hibari and Kokoro in Hz
@@ -37,6 +39,7 @@ def teacher_speech(name: str) -> Speak:
 @cache
 def hibari() -> Any:
     """Load the synthesizer of hibari-tts from its unpacked package. It needs only numpy and onnxruntime."""
+    switch_off_reports()
     folder = str(package_folder("hibari-tts"))
     sys.path.insert(0, folder)
     try:
@@ -59,11 +62,10 @@ def kokoro_style(voice: str) -> np.ndarray:
 @cache
 def kokoro() -> tuple[Any, dict[str, int], Callable[[str], str]]:
     """Load Kokoro-82M v1.0 in int8, the ids of its phonemes, and hibari's function that turns text into phonemes."""
-    import onnxruntime
-
     hibari()
     from hibari.g2p import G2P
 
+    onnxruntime = onnxruntime_module()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(str(kokoro_graph()), options, providers=["CPUExecutionProvider"])

@@ -17,6 +17,7 @@ from torch import nn
 from ane.audio import resample
 from ane.audio.mel import mel_filters
 from ane.backends import load_backend
+from ane.backends.onnx.providers import onnxruntime_module
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from benchmarks.data_packages import package_folder, whisper_folder
 from benchmarks.imports import imported
@@ -72,8 +73,7 @@ class Dnsmos:
     OVERALL = -0.06766283, 1.11546468, 0.04602535  # polynomial from the network's output to the scale 1 to 5
 
     def __init__(self) -> None:
-        import onnxruntime
-
+        onnxruntime = onnxruntime_module()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         path = package_folder("speechmos") / "speechmos" / "dnsmos_models" / "sig_bak_ovr.onnx"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from ane.system.reports import switch_off_reports
 from tests.notices import noticed
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
     hypothesis.settings.register_profile("campaign", max_examples=300, deadline=None)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+    switch_off_reports()
     # one thread per worker, also in processes that tests start, because more threads would compete for the CPUs
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # if a test asks for two threads, a waiting thread uses no CPU

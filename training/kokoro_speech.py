@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ane.backends.onnx.providers import onnxruntime_module
 from ane.models.hibari.synthesizer import SLOW_FRAME
 from ane.models.phoneme_chunks import symbol_ids
 from ane.models.styletts.graph import CLIPPED
@@ -53,11 +54,11 @@ def kokoro_utterances(voice: str) -> Callable[[str], Utterance]:
 
     Raises UserError if there is no such voice, or if Kokoro's packages cannot be fetched.
     """
-    import onnxruntime
     from onnx import GraphProto, ModelProto, TensorProto, helper
 
     names = CLIPPED, PITCH, ENERGY
     more = GraphProto(output=[helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names])
+    onnxruntime = onnxruntime_module()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(

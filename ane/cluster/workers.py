@@ -5,13 +5,13 @@ If a worker is lost, Ray (Apache-2.0) starts it again.
 
 import importlib.util
 import math
-import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ane.system.errors import UserError
+from ane.system.reports import switch_off_reports
 
 CONNECT_S = 5.0
 TRIES = 2  # how many times to repeat a call whose worker dies
@@ -66,7 +66,7 @@ def connected(address: str | None) -> Iterator[Any]:
 def ray_module() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise UserError(MISSING)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # stops Ray from reporting its use to its makers
+    switch_off_reports()
     import ray
 
     return ray

@@ -18,6 +18,7 @@ from ane.commands.messages import counted, output_console
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.machine import macos_version, memory_bytes, processor_name, system_version, usable_cores
+from ane.system.reports import switch_off_reports
 from ane.system.requirements import mac_problem, python_problem
 from ane.system.version import version as ane_version
 
@@ -128,8 +129,9 @@ def check_core_ml() -> list[Finding]:
 
 
 def check_onnx() -> list[Finding]:
+    switch_off_reports()
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: TID251
     except (ImportError, OSError) as error:
         return [Finding("backend onnx", "missing", str(error), "pip install '.[onnx]', or on an NVIDIA GPU '.[cuda]'")]
     from ane.backends.onnx.providers import DEVICES, installed_versions, load_error

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ane.backends.onnx.providers import onnxruntime_module
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Bundle
 from ane.bundles.hashes import record
@@ -25,6 +26,7 @@ from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.bundles.precisions import ONNX, stored_precision
 from ane.system.errors import UserError
 from ane.system.files import replacing
+from ane.system.reports import switch_off_reports
 from ane.system.version import version
 from converters.coreml.graph import quiet
 from converters.descriptions import describe, notes
@@ -70,9 +72,9 @@ class OnnxTarget:
 
     def versions(self) -> tuple[str, ...]:
         import onnx
-        import onnxruntime
         import torch
 
+        onnxruntime = onnxruntime_module()
         return torch.__version__, onnx.__version__, onnxruntime.__version__
 
     def package(
@@ -93,9 +95,10 @@ class OnnxTarget:
 
 def require_libraries() -> None:
     """Raise UserError if one of the libraries that write ONNX packages is not installed."""
+    switch_off_reports()
     try:
         import onnx
-        import onnxruntime
+        import onnxruntime  # noqa: TID251
         import onnxscript
     except ImportError as error:
         raise UserError(f"ONNX packages need {error.name}: pip install '.[onnx]'") from error
@@ -276,13 +279,13 @@ def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) ->
 
 def _quantise_proto(proto: Any, network: str, bits: int) -> Any:
     if bits < 8 or network in BLOCKWISE:
-        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: TID251
 
         quantizer = MatMulNBitsQuantizer(proto, bits=bits, block_size=BLOCK, is_symmetric=True, accuracy_level=4)
         quantizer.process()
         return quantizer.model.model
     import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # noqa: TID251
 
     # The weights are unsigned. With signed weights, ONNX Runtime's kernels for CPUs without VNNI add products in 16
     # bits, which overflow. On CPUs with VNNI, both types use the same kernels

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ane.system.errors import UserError
+from ane.system.reports import switch_off_reports
 
 LOGGER = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -86,7 +87,7 @@ DEFAULT_DEVICES = ("cuda", "cpu")  # the backend "onnx" uses the first of these 
 
 
 def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU '.[cuda]'") -> Any:
-    """Import onnxruntime and silence its logger, because log lines could get into piped output.
+    """Import onnxruntime without its reports, and silence its logger, whose lines could get into piped output.
 
     The logger belongs to the whole process. ONNX Runtime still raises its errors as exceptions.
 
@@ -97,8 +98,9 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or 
     Raises:
         UserError: onnxruntime is not installed.
     """
+    switch_off_reports()
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: TID251
     except ImportError as error:
         raise UserError(f"{user} needs {error.name}: pip install {extras}") from error
     onnxruntime.set_default_logger_severity(SILENT)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
 
 from ane.models.hibari.config import PITCH_SCALE
 from ane.system.decibels import snr_db
+from ane.system.reports import switch_off_reports
 
 IR_VERSION, OPSET = 10, 17
 INLINE = 128  # size in bytes below which a tensor stays in the graph
@@ -141,6 +141,9 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
 
 def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Run a graph and return its outputs by name. Raises ValueError if ONNX Runtime cannot run it."""
+    switch_off_reports()
+    import onnxruntime  # noqa: TID251
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # log only fatal errors, because other errors are raised
     try:
