@@ -8,8 +8,8 @@ number. The source of each principle is in brackets.
 bytes. A last axis of size 1 would cost 32 times the memory. (Apple, "Deploying Transformers on the Apple Neural
 Engine", principle 1. coreai-models, neural_engine_rules.md.)
 2. A linear layer is a 1×1 convolution, because the engine is made for convolutions. (ml-ane-transformers, principle 1.)
-3. A graph has no transposes, and no reshapes that change the last axis, because each of them copies the whole tensor.
-(ml-ane-transformers, principle 3.)
+3. A graph has no transposes, and no reshapes that change the last axis, because each such operation copies the whole
+tensor. (ml-ane-transformers, principle 3.)
 4. A graph uses the highest-level operation (layer_norm, softmax, gelu) instead of its elementary operations.
 (coreai-models.)
 5. A graph has no fused attention, which may ignore its mask if there are several queries. Instead, one matmul computes

@@ -1,7 +1,7 @@
 """Read, write and play sound, resample it, trim silence, and compute mel spectrograms.
 
-Two libraries write files. PyAV (``media``) writes files that have chapters, a cover or tags. If a file has none of
-these, or PyAV is not installed, libsndfile (``writer``) writes wav, flac, mp3, ogg and aiff.
+Two libraries write files. PyAV (``media``) writes files that have chapters, a cover or tags. If a file has no chapters,
+cover or tags, or PyAV is not installed, libsndfile (``writer``) writes wav, flac, mp3, ogg and aiff.
 """
 
 import os

@@ -71,8 +71,8 @@ class Stage:
         output: Shape and dtype of the single output.
         method: Name of the PyTorch network's method to call. It takes the inputs in the order of ``inputs``.
         packaged: Function (``FunctionSet``, stage name, inputs) → output that runs the stage on a package. Use ``Rows``
-            or ``Exact`` from ``ane.backends.fixed_shapes`` if one of them fits. ``None`` means that no package contains
-            the network.
+            or ``Exact`` from ``ane.backends.fixed_shapes`` if either fits. ``None`` means that no package contains the
+            network.
         divides: Whether ``packaged`` divides rows that are longer than the longest row for which the package has a
             function.
     """
@@ -212,7 +212,7 @@ class Backend(ABC):
         Args:
             lanes: Number of lanes (sequences that the decoder continues together).
             capacity: Number of positions that each lane can hold after its prefix.
-            prefixes: Number of prefixes that the decoder can store. Each lane continues one of them.
+            prefixes: Number of prefixes that the decoder can store. Each lane continues one prefix.
             max_prefix_length: Largest number of positions in a prefix. ``None`` means any length, and is allowed only
                 if ``prefixes`` is 1. In this case, a prefix that is longer than all earlier prefixes may clear the
                 lanes.

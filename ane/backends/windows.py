@@ -1,4 +1,4 @@
-"""Run a vocoder on windows of mel frames, while the frames arrive or when all of them are known.
+"""Run a vocoder on windows of mel frames, while the frames arrive or when all frames are known.
 
 The sound of a frame depends on ``margin`` frames before it and after it: the receptive field of the network. Each call
 therefore gets its new frames and a margin of known frames on both sides. For the new frames, the call returns the same

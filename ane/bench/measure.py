@@ -115,7 +115,7 @@ class RepeatedCall:
 
 
 def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True) -> list[BenchRow]:
-    """Measure the calls of several competitors alternately, so that other programs slow down all of them alike.
+    """Measure the calls of several competitors alternately, so that other programs slow down all calls alike.
 
     A competitor whose call raises UserError is not called again. The row of this competitor has the error and no value.
 

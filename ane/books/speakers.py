@@ -159,7 +159,7 @@ def voice_digest(voice: Any) -> str:
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """Return those of the settings that change how a chunk sounds."""
+    """Return the settings that change how a chunk sounds."""
     return {
         name: value
         for name, value in asdict(settings).items()

@@ -31,7 +31,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters of a network. Names and defaults are those of the official constructor."""
+    """Hyper-parameters of a network. Names and defaults are as in the official constructor."""
 
     # hyper-parameters that do not change the network's output
     without_effect: ClassVar[frozenset[str]] = frozenset()
@@ -153,7 +153,7 @@ class ModelFamily:
         return False
 
     def import_checkpoints(self, path: Path, **options: Any) -> "Contents":
-        """Read checkpoints, and check that all keys and shapes are the ones that the networks need.
+        """Read checkpoints, and check that all keys and shapes fit the networks.
 
         ``options`` are some of the options of `ane import`. A family's method has a parameter for each option that it
         supports:
@@ -189,7 +189,7 @@ class ModelFamily:
         raise NotImplementedError
 
     def voice_names(self, model: Any) -> list[str]:
-        """Return the names of those voices of a model that are not latents."""
+        """Return the names of a model's voices that are not latents."""
         return []
 
 

@@ -23,7 +23,7 @@ class PackagePrecision:
         bits: Bits per compressed weight. 0 means that weights are not compressed.
         flag: Attribute of ``Network`` that says whether the network may have this precision. "" means that every
             network may have it.
-        otherwise: Precision of those networks that may not have this precision.
+        otherwise: Precision of the networks that may not have this precision.
         bytes: Bytes per weight on disk during the conversion.
         on_cpu: ONNX Runtime devices that compute this precision on the CPU, and copy the data there and back. CUDA has
             no ops to round activations for int8. TensorRT lacks these ops, and also the int4 product (MatMulNBits).

@@ -65,8 +65,8 @@ class Connections:
     def add(self, key: Any, close: Callable[[], None]) -> None:
         """Add a new connection, which waits for a request.
 
-        If there are too many connections, close the one that has waited longest for a request, or the new connection if
-        no connection waits.
+        If there are too many connections, close the connection that has waited longest for a request, or the new
+        connection if no connection waits.
         """
         if len(self._open) >= self.most:
             if not self._waiting:

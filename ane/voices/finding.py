@@ -198,7 +198,10 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _rank(entry: Path) -> int:
-    """Return the rank of a file or folder. If several have the same voice name, the lowest rank hides the others."""
+    """Return the rank of a file or folder.
+
+    If several have the same voice name, the file or folder with the lowest rank hides the rest.
+    """
     if entry.suffix == ".safetensors":
         return 0
     if os.path.isdir(entry):

@@ -49,13 +49,15 @@ def write_ggml(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda network: None,
 ) -> list[Path]:
-    """Write the files into a directory, all of them or none. Other files in the directory do not change.
+    """Write the files into a directory.
+
+    The files appear when all files are complete. Other files in the directory do not change.
 
     Args:
         model: The bundle to write.
         voice: The voice to write.
         destination: The directory.
-        networks: Networks to write, from ``FILES`` (default: all of them).
+        networks: Networks to write, from ``FILES`` (default: all networks in ``FILES``).
         overwrite: Whether to replace existing files.
         progress: Function that is called with the name of each network before the network is written.
 

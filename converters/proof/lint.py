@@ -1,7 +1,7 @@
 """Check Core ML functions against rules for the Neural Engine, most of which were found by users of the engine.
 
 A rule describes operations or weights because of which a function may not run on the engine. The sources of the rules
-contradict each other, and none of them is Apple's compiler, so every rule names its source. Only ``MLComputePlan`` on a
+contradict each other, and no source is Apple's compiler, so every rule names its source. Only ``MLComputePlan`` on a
 Mac (`ane plan`) shows where a function really runs. A bundle records which rules its packages break.
 """
 

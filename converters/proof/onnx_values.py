@@ -166,7 +166,7 @@ def module_values(graph: Any) -> dict[str, tuple[str, str]]:
 def compare_values(
     captured: Mapping[str, np.ndarray], graph: InstrumentedGraph, layers: LayerComparison
 ) -> list[ComparedValue]:
-    """Compare the module outputs of the graph's last run with those of the PyTorch modules, in program order.
+    """Compare the module outputs of the graph's last run with the outputs of the PyTorch modules, in program order.
 
     A value is left out if the PyTorch module returned another number of elements.
     """

@@ -36,7 +36,7 @@ class ProvenDecoders:
         self.identity, self.precision = identity, precision
 
     def prove(self, network: MlxGPT, reference: Backend) -> None:
-        """Compare the network's outputs with those of ``reference``, unless the network has passed before.
+        """Compare the network's outputs with the outputs of ``reference``, unless the network has passed before.
 
         The outputs are the hidden states and logits from a prefill and a few steps.
 

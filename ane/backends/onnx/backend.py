@@ -37,7 +37,7 @@ class OnnxBackend(PackagedEngine):
         load: Function that makes a session. ``None`` means ``session_loader``.
         machine: Machine for which TensorRT builds engines. ``None`` means this machine.
         options: Options with which TensorRT builds engines.
-        unpublished: Packages to use instead of those in the model's bundle.
+        unpublished: Packages to use instead of the bundle's packages.
         calls: Number of calls that you may make in parallel for one text, from any threads. ``None`` means that only
             one thread may call the backend.
 

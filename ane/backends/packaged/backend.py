@@ -43,7 +43,7 @@ class PackagedEngine(ForwardingBackend):
         fallback: Backend that runs the networks without a package. It also provides the decoder's embedding tables and
             computes attention scores, because no package returns these.
         keep: Whether networks stay loaded after ``release``.
-        unpublished: Packages to use instead of those in the model's bundle.
+        unpublished: Packages to use instead of the bundle's packages.
     """
 
     returns_attention = True
@@ -154,7 +154,7 @@ class PackagedBackend(PackagedEngine):
         prefer_state: Whether "auto" means the cache "state" if the package has golden cases (inputs with known
             outputs). When the runtime first loads a function, it runs the function's golden case. If functions with a
             state fail or are slower, the backend uses the cache "io" instead.
-        unpublished: Packages to use instead of those in the model's bundle.
+        unpublished: Packages to use instead of the bundle's packages.
 
     Raises:
         UserError: The bundle has no packages, or no package with this precision, or no functions for this cache.
@@ -257,7 +257,7 @@ class PackagedBackend(PackagedEngine):
     def _load(self, network: str) -> None:
         """Check the files of the network's package.
 
-        Functions load later, because the text decides which of them are needed.
+        Functions load later, because the text decides which functions are needed.
         """
         self.verified_package(network)
 

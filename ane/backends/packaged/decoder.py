@@ -37,8 +37,8 @@ class PackagedDecoder(Decoder):
     UserError if no function has enough slots for a lane and its prefix.
 
     Args:
-        prefills: Functions that compute a whole prefix in one call, without a cache. If a prefix is too long for all of
-            them, ``steps`` compute it.
+        prefills: Functions that compute a whole prefix in one call, without a cache. If a prefix is too long for these
+            functions, ``steps`` compute it.
         steps: Functions that read the kv-cache. All are of the kind "step", which read it from NumPy arrays, or all are
             of the kind "state", which read it inside Core ML.
         stores: Functions that write to a state, one for each number of slots in a state.

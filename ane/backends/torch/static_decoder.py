@@ -208,7 +208,7 @@ class StaticStep:
 
     Attributes:
         mask: Mask to add to attention scores, (lanes, 1, 1, prefix_capacity + bucket) float32. It is −∞ for positions
-            that a lane must not attend to, and 0 for all others.
+            that a lane must not attend to, and 0 for all other positions.
     """
 
     lengths: Tensor

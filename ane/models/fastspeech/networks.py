@@ -151,7 +151,7 @@ DURATION_KERNEL = 3  # fixed in NVIDIA's class, like its padding of 1
 
 @dataclass(frozen=True)
 class FastSpeechConfig(Config):
-    """Sizes of FastSpeech. Names and defaults are those of NVIDIA's class (hparams/base.yaml)."""
+    """Sizes of FastSpeech. Names and defaults are as in NVIDIA's class (hparams/base.yaml)."""
 
     max_seq_len: int = 2048  # largest number of symbols, and of mel frames, in one pass
     d_model: int = 384

@@ -15,7 +15,10 @@ PROSODY_DILATIONS = 1, 2, 4, 8, 1, 2
 
 @dataclass(frozen=True)
 class HibariConfig(Config):
-    """Sizes of the two text encoders, the prosody network and the decoder. The defaults are those of hibari 0.2.1."""
+    """Sizes of the two text encoders, the prosody network and the decoder.
+
+    The defaults are the sizes of hibari 0.2.1.
+    """
 
     symbols: int = 178  # rows of the phoneme table, which hibari shares with Kokoro
     # The text encoder for the sound: its channels, the channels within its blocks, and how often it applies its only

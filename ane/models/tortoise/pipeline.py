@@ -145,7 +145,7 @@ class Rendering:
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
         """Make the sound of a group of chunks, and yield the chunks in order.
 
-        A chunk's candidates are ranked as soon as the last of them ends, so that only the best candidates stay in
+        A chunk's candidates are ranked as soon as the last candidate ends, so that only the best candidates stay in
         memory.
         """
         made: list[tuple[RenderedChunk, list[Candidate]]] = []
@@ -244,7 +244,7 @@ class Rendering:
         """Yield the sound of a chunk.
 
         If there is only one candidate, its sound comes while the decoder samples its codes. If there are several, the
-        method first decodes and ranks all of them.
+        method first decodes and ranks all candidates.
         """
         chunk: Any = rendered.chunk
         sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0

@@ -117,7 +117,7 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
     """Read a checkpoint in one of the three layouts.
 
     Args:
-        path: A .pt file or model.bin, a folder with one of them, or a folder with config.json and model.safetensors.
+        path: A .pt file or model.bin, a folder with such a file, or a folder with config.json and model.safetensors.
         precision: Precision in which to store the parameters. ``None`` keeps the precision of the checkpoint.
         ignore_unknown: Whether to accept tensors that belong neither to the encoder nor to the decoder.
 

@@ -21,7 +21,7 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Options for decoding a window. The defaults are those of openai-whisper."""
+    """Options for decoding a window. The defaults are the same as in openai-whisper."""
 
     language: str = "en"
     task: str = "transcribe"  # "transcribe", or "translate" for a translation to English

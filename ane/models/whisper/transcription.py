@@ -37,7 +37,7 @@ Progress = Callable[[float, float], None]  # takes the seconds that are done, an
 
 @validated
 class TranscriptionOptions:
-    """Options for transcribing a recording. The defaults are those of openai-whisper's ``transcribe``.
+    """Options for transcribing a recording. The defaults are the same as in openai-whisper's ``transcribe``.
 
     ``None`` turns a threshold off. ``DecodingOptions`` explains the options for decoding a single window.
     """

@@ -195,7 +195,8 @@ class DiffusionTts(nn.Module):
         """Run ``forward`` for several utterances in one call. Returns packed frames (N, 200).
 
         Args:
-            x: Packed noisy mels. Each utterance has as many rows as in ``packing``, or a single row for all of them.
+            x: Packed noisy mels. Each utterance has as many rows as in ``packing``, or a single row that all these rows
+                share.
             timesteps: One timestep for all rows, (1,), or one per row, (rows,).
             code: Packed conditioning, (N, C).
             packing: Layout of ``code`` and the result.
@@ -233,7 +234,7 @@ class DiffusionTts(nn.Module):
 
 
 class BoundDenoiser:
-    """A ``DiffusionTts`` that is bound to several utterances, and denoises all of them in one call, without padding.
+    """A ``DiffusionTts`` that is bound to several utterances, and denoises all utterances in one call, without padding.
 
     With guidance, each utterance has two rows: first the conditional row, then the unconditional row.
     """
