@@ -24,7 +24,7 @@ PIECE = 1 << 17  # samples per measured piece
 class BookLeveller:
     """A leveller that encodes a file again until its decoded sound has the right level.
 
-    An encoder changes the level of all files of a book alike, so the leveller starts each file with the previous file's
+    An encoder changes the levels of a book's files alike, so the leveller starts each file with the previous file's
     corrections. If a file cannot reach its level because of its peaks, the leveller does not reuse its corrections.
 
     Attributes:

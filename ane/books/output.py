@@ -119,7 +119,7 @@ class OutputOptions:
         """Return the paths of the sound files.
 
         Args:
-            titles: The titles of all chapters of the book.
+            titles: The titles of all chapters in the book.
             numbers: Numbers of the chapters to write, from 1.
         """
         return (

@@ -282,7 +282,10 @@ def silence_within(part: str, silences: Silences) -> float:
 
 
 def texts_but_headings(chapter: BookChapter) -> list[str]:
-    """Return the text of every block of a chapter, but "" for headings, because only the narrator speaks headings."""
+    """Return the text of every block in a chapter.
+
+    The text of a heading is "", because only the narrator speaks headings.
+    """
     return [block.text if block.kind != HEADING else "" for block in chapter.blocks]
 
 

@@ -29,7 +29,7 @@ HTTP_LIBRARIES = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Downloaded checkpoints of one commit of a repository."""
+    """Checkpoints that were downloaded from one commit of a repository."""
 
     revision: str  # hash of the commit
     directory: Path  # directory with the files, or the path of the file if only one was requested

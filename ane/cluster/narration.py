@@ -72,7 +72,7 @@ def narrate_on_ray(
         make_worker: Function that makes the worker's object. Every worker calls it once, on its machine.
         checker: Checker that the workers use.
         sample_rate: Samples per second of the sound.
-        progress, check_progress: Objects that report the progress of speaking and of checking.
+        progress, check_progress: Objects that report the progress of speaking and checking.
         address, workers, threads: See ``ane.cluster.speak_many``.
 
     Raises:

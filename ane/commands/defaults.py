@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) -> None:
-    """Set the defaults of all commands of a parser, from the environment and from the file ``config_file()``.
+    """Set the defaults of all commands in a parser, from the environment and from the file ``config_file()``.
 
     Args:
         names: The names of all commands.

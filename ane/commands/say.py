@@ -273,7 +273,7 @@ def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | No
 def named_outputs(args: argparse.Namespace, numbers: Sequence[int]) -> list[Path]:
     """Return the paths of the sound files.
 
-    The names of the files contain the number of the line or of the candidate.
+    The names of the files contain the number of the line or the candidate.
     """
     return numbered_paths(args.output, numbers) if args.lines else output_paths(args.output, len(numbers))
 

@@ -27,7 +27,7 @@ async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> R
     When the function returns, ``work`` and ``watched`` have both ended.
 
     Raises:
-        Exception: An error of ``work`` or of ``watched``.
+        Exception: ``work`` or ``watched`` has raised it.
     """
     task, watching = asyncio.ensure_future(work), asyncio.ensure_future(watched)
     try:

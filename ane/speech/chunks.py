@@ -161,6 +161,6 @@ def fitting_chunks(
 
 
 def halves(characters: int) -> tuple[int, int]:
-    """Return the desired and the maximum number of characters for the halves of a text of ``characters`` characters."""
+    """Return how many characters the halves of a text with ``characters`` characters should have, and may have."""
     half = max(1, (characters + 1) // 2)
     return max(1, half * 3 // 4), half

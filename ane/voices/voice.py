@@ -41,7 +41,7 @@ class Voice:
         source: The clips or the mix that the latents were made from, for display.
         from_clips: Whether the latents were computed from clips. A mix counts as computed from clips if any of its
             latents were computed from clips.
-        decoder: MD5 of the file of the decoder that computed the latents, or the first characters of this MD5.
+        decoder: MD5 of the file with the decoder that computed the latents, or the first characters of this MD5.
     """
 
     ar: np.ndarray

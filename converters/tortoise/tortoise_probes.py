@@ -87,7 +87,7 @@ def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def decoder_latents(backend: Backend, model: Bundle, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Compute the latents (count, D) of random codes, which are the inputs of diffusion and of HiFi-GAN.
+    """Compute the latents (count, D) of random codes, which are the inputs of diffusion and HiFi-GAN.
 
     The torch backend computes the latents, even if ``backend`` runs packages.
     """

@@ -80,8 +80,8 @@ class ProgramBlock:
 class ProgramOp:
     """One op of a program.
 
-    An argument is a tuple of constants and of names. A name refers to an input, a constant or the result of an earlier
-    op. A cond op has two ``blocks``, for true and for false. A while_loop op has two ``blocks``, its condition and its
+    An argument is a tuple of constants and names. A name refers to an input, a constant or the result of an earlier op.
+    A cond op has two ``blocks``, for true and for false. A while_loop op has two ``blocks``, its condition and its
     body.
     """
 

@@ -28,7 +28,7 @@ PREFIX, LANES, STEPS = 9, 9, 3
 class ProvenDecoders:
     """Remembers which decoders have passed the comparison, with one cache file per decoder.
 
-    The name of the file depends on the model's identity, the precision, the device, and the versions of MLX and of the
+    The name of the file depends on the model's identity, the precision, the device, and the versions of MLX and the
     operating system.
     """
 

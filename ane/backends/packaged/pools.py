@@ -156,12 +156,12 @@ class SlotPool(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append T columns to each of n lanes of this pool, beginning with lane ``first_lane``.
+        """Append T columns to each of n lanes in this pool, beginning with lane ``first_lane``.
 
         Args:
             columns: Columns (n, T, D).
             lengths: Number of own positions that each lane already has, (n,).
-            first_lane: Index of the first of these lanes.
+            first_lane: Index of the first lane.
             prefixes: Prefix that each lane continues.
 
         Returns:

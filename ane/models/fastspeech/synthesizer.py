@@ -189,7 +189,7 @@ class FastSpeechSynthesizer(Speaker):
     def decode_batch(self, parts: Sequence[EncodedChunk]) -> np.ndarray:
         """Run the second half of the network, which computes mels, once.
 
-        Returns mels (B, M, L), where L is the number of frames of the longest chunk.
+        Returns mels (B, M, L). The longest chunk has L frames.
         """
         symbols, frames = max(len(part.repeats) for part in parts), np.array([part.frames for part in parts])
         states = np.zeros((len(parts), symbols, parts[0].states.shape[1]), np.float32)

@@ -93,7 +93,7 @@ def split_into_symbols(
 ) -> list[SymbolChunk]:
     """Split a text, or its passages, into chunks of at most ``most`` symbols (see ``split_to_fit``).
 
-    ``pause`` is the number of seconds of silence between two chunks.
+    Between two chunks, there are ``pause`` seconds of silence.
     """
 
     def make(piece: str, passage: Passage) -> SymbolChunk | None:

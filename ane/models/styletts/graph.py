@@ -104,7 +104,7 @@ CONFIG_FILE = "config.json"
 
 
 class StyleFamily(ModelFamily):
-    """Base class of the families of KittenTTS and Kokoro.
+    """Base class of the families KittenTTS and Kokoro.
 
     Both define ``import_checkpoints``, ``voices`` and ``settings``.
     """

@@ -49,7 +49,7 @@ class StyleChunk(Chunk):
 
 
 class StyleSpeaker(Speaker):
-    """Base class of the speakers of KittenTTS and Kokoro, which define ``chunks`` and ``trimmed``.
+    """Base class of the speakers for KittenTTS and Kokoro, which define ``chunks`` and ``trimmed``.
 
     The graph runs on the CPU. Several threads may use a speaker at once.
 

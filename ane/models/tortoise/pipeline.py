@@ -143,7 +143,7 @@ class Rendering:
     # Whole chunks: each step of the work runs on a group of chunks
 
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
-        """Make the sound of a group of chunks, and yield the chunks in order.
+        """Make the sound for a group of chunks, and yield the chunks in order.
 
         A chunk's candidates are ranked as soon as the last candidate ends, so that only the best candidates stay in
         memory.

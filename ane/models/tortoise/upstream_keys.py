@@ -168,7 +168,7 @@ def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> 
 
 
 def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
-    """Return whether ``entries`` have the keys and the shapes of the main networks of an official file."""
+    """Return whether ``entries`` have the keys and the shapes of the main networks in an official file."""
     found = [
         (sources(NETWORKS[name].prefix + key, entries), shape)
         for name in main_networks(file)

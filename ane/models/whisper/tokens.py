@@ -184,7 +184,7 @@ class TimedTokens:
 def split_segments(
     tokens: Sequence[int], first_timestamp: int, frames: int, seconds_per_frame: float
 ) -> tuple[list[TimedTokens], int]:
-    """Split the tokens of a window of ``frames`` mel frames into segments.
+    """Split the tokens of a window, which has ``frames`` mel frames, into segments.
 
     Two consecutive timestamps end a segment and begin the next one. If the tokens end with such a pair, or with text
     after the last pair, the next window begins at the last pair. A single timestamp at the end means that the rest of
