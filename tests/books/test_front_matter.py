@@ -1,14 +1,13 @@
 """Test which text counts as front matter, and that no author's text is left out with a copyright page before it."""
 
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 
-from ane.books.document import Document
 from ane.books.reading import read_document
 from ane.cli import main
 from tests.books.book_files import write_book, write_pdf
+from tests.books.documents import chapters, named, write_listed
 from tests.books.test_office_files import paragraph, run, write_docx
 from tests.tables import rows
 
@@ -22,129 +21,6 @@ PARTS = {
     "afterword.xhtml": "<p>I thank the pond.</p>",
 }
 LISTED = {"copyright.xhtml": "Copyright", "one.xhtml": "One", "two.xhtml": "Two", "index.xhtml": "Index"}
-NAV = '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
-NCX = '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
-
-
-def write_listed(path: Path, documents: dict[str, str], listed: dict[str, str], ncx: bool = False) -> Path:
-    """A book whose contents list only some of its documents, by their path with a fragment or without."""
-    links = "".join(f'<li><a href="{target}">{title}</a></li>' for target, title in listed.items())
-    points = "".join(
-        f'<navPoint><navLabel><text>{title}</text></navLabel><content src="{target}"/></navPoint>'
-        for target, title in listed.items()
-    )
-    contents = (
-        {"OEBPS/toc.ncx": f"<ncx><navMap>{points}</navMap></ncx>"}
-        if ncx
-        else {"OEBPS/nav.xhtml": f'<nav epub:type="toc"><ol>{links}</ol></nav>'}
-    )
-    return write_book(path, documents, NCX if ncx else NAV, contents)
-
-
-def chapters(document: Document) -> list[tuple[str, str]]:
-    return [(chapter.title, " ".join(block.text for block in chapter.blocks)) for chapter in document.chapters]
-
-
-def named(document: Document) -> list[tuple[str, str, str]]:
-    return [(part.kind, part.title, part.words) for part in document.left_out]
-
-
-@pytest.mark.parametrize("ncx", [False, True])
-def test_a_file_that_the_contents_do_not_list_is_a_chapter_of_its_own(tmp_path, ncx):
-    document = read_document(write_listed(tmp_path / "a.epub", PARTS, LISTED, ncx))
-    assert chapters(document) == [
-        ("Still waters.", "Still waters."),
-        ("Prologue", "Prologue It rained."),
-        ("One", "One It woke."),
-        ("Two", "Two It slept."),
-        ("I thank the pond.", "I thank the pond."),
-    ]
-    assert named(document) == [
-        ("front-matter", "Copyright", "All rights reserved."),
-        ("front-matter", "Index", "turtle, 12"),
-    ]
-    assert document.omitted == {"front-matter": 2}
-
-
-@pytest.mark.parametrize("kept", PARTS)
-def test_no_file_is_lost_whatever_the_contents_list(tmp_path, kept):
-    """For each file: a book whose contents list that file alone."""
-    document = read_document(write_listed(tmp_path / "a.epub", PARTS, {kept: "Whatever"}), ["front-matter"])
-    assert [text.partition(" ")[2] or text for _, text in chapters(document)] == [
-        "All rights reserved.",
-        "waters.",
-        "It rained.",
-        "It woke.",
-        "It slept.",
-        "turtle, 12",
-        "thank the pond.",
-    ]
-
-
-def test_what_stands_before_the_place_that_the_contents_name_is_no_part_of_the_file_before(tmp_path):
-    documents = {
-        "c.xhtml": "<h1>Copyright</h1><p>All rights reserved.</p>",
-        "a.xhtml": '<p>For Anna.</p><h1 id="one">One</h1><p>It woke.</p>',
-        "b.xhtml": '<h1>Part Two</h1><h2><a id="two"></a>Two</h2><p>It slept.</p>',
-        "d.xhtml": '<h2>Three<a id="three"></a></h2><p>It swam.</p>',
-    }
-    listed = {"c.xhtml": "Copyright", "a.xhtml#one": "One", "b.xhtml#two": "Two", "d.xhtml#three": "Three"}
-    assert chapters(read_document(write_listed(tmp_path / "a.epub", documents, listed))) == [
-        ("For Anna.", "For Anna."),
-        ("One", "One It woke."),
-        ("Two", "Part Two Two It slept."),
-        ("Three", "Three It swam."),
-    ]
-
-
-def test_the_pieces_of_a_file_that_a_program_divided_stay_one_chapter(tmp_path):
-    documents = {
-        "x_split_000.html": "<h1>Copyright</h1><p>ISBN 1</p>",
-        "x_split_001.html": "<p>For Anna.</p>",
-        "x_split_002.html": "<h1>One</h1>",
-        "x_split_003.html": "<p>It woke.</p>",
-        "x_split_004.html": "<h2>Two</h2><p>It slept.</p>",
-    }
-    listed = {"x_split_000.html": "Copyright", "x_split_002.html": "One"}
-    assert chapters(read_document(write_listed(tmp_path / "a.epub", documents, listed))) == [
-        ("For Anna.", "For Anna."),
-        ("One", "One It woke."),
-        ("Two", "Two It slept."),
-    ]
-
-
-def test_without_contents_what_follows_front_matter_is_kept(tmp_path):
-    document = read_document(write_book(tmp_path / "a.epub", PARTS))
-    assert chapters(document) == [
-        ("", "Still waters."),
-        ("Prologue", "Prologue It rained."),
-        ("One", "One It woke."),
-        ("Two", "Two It slept."),
-        ("", "I thank the pond."),
-    ]
-
-
-def test_what_markup_the_guide_and_the_spine_leave_out_is_named(tmp_path):
-    documents = {
-        "a.xhtml": '<section epub:type="titlepage"><h1>The Turtle</h1><p>A novel</p></section><p>It rained.',
-        "b.xhtml": "<p>All rights reserved.",
-        "c.xhtml": "<p>A side path.",
-        "d.xhtml": "<p>It woke.",
-    }
-    book = write_book(
-        tmp_path / "a.epub",
-        documents,
-        guide='<guide><reference type="copyright-page" href="b.xhtml"/></guide>',
-        spine='<itemref idref="d0"/><itemref idref="d1"/><itemref idref="d2" linear="no"/><itemref idref="d3"/>',
-    )
-    document = read_document(book)
-    assert named(document) == [
-        ("front-matter", "", "The Turtle A novel"),
-        ("front-matter", "OEBPS/b.xhtml", "All rights reserved."),
-        ("auxiliary", "OEBPS/c.xhtml", "A side path."),
-    ]
-    assert document.omitted == {"front-matter": 2, "auxiliary": 1}
-    assert "A side path." in "".join(text for _, text in chapters(read_document(book, ["footnotes"])))
 
 
 @pytest.mark.parametrize(("name", "content", "kept", "out"), rows(__file__, "readings.tsv", "front matter"))
@@ -276,99 +152,6 @@ def test_what_follows_a_copyright_page_of_word_or_pdf_is_kept(tmp_path):
         assert [part.title for part in document.left_out] == ["Copyright"]
 
 
-NOTICE = "<p>Copyright 2020 A. Writer. All rights reserved.</p>"
-STORY = " ".join(f"The turtle swam for {number} days, and nobody saw it." for number in range(2, 60))
-CHAPTERS = "".join(f"<h{{0}}>{title}</h{{0}}><p>It was {title.lower()}.</p>" for title in ("One", "Two", "Three"))
-THREE = [(title, f"{title} It was {title.lower()}.") for title in ("One", "Two", "Three")]
-IN_ONE_FILE = {
-    "a prologue that the contents do not list": (
-        f'<h1>Copyright</h1>{NOTICE}<h1>Prologue</h1><p>{STORY}</p><h1 id="one">One</h1><p>It woke.</p>',
-        {"a.xhtml": "Copyright", "a.xhtml#one": "One"},
-        [("Prologue", f"Prologue {STORY}"), ("One", "One It woke.")],
-        ["Copyright"],
-    ),
-    "chapters that the contents do not list": (
-        f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(1)}",
-        {"a.xhtml": "Copyright"},
-        THREE,
-        ["Copyright"],
-    ),
-    "smaller headings": (f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(2)}", {}, THREE, ["Copyright"]),
-    "chapters below a list": (
-        f"<h1>Contents</h1><ol><li>One</li><li>Two</li><li>Three</li></ol>{CHAPTERS.format(1)}",
-        {},
-        THREE,
-        ["Contents"],
-    ),
-    "a list with headings, then chapters": (
-        "<h1>Contents</h1><h2>Part I</h2><p>One</p><p>Two</p><h2>Part II</h2><ul><li>Three</li></ul>"
-        f"{CHAPTERS.format(2)}",
-        {},
-        THREE,
-        ["Contents"],
-    ),
-    "a list of headings, then chapters": (
-        f"<h2>Contents</h2><h2>One</h2><h2>Two</h2><h2>Three</h2>{CHAPTERS.format(2)}",
-        {},
-        THREE,
-        ["Contents"],
-    ),
-    "the title of a part below a list": (
-        "<h1>Contents</h1><ul><li>One</li></ul><h2>Part I</h2><h3>One</h3><p>It woke.</p>",
-        {},
-        [("Part I", "Part I One It woke.")],
-        ["Contents"],
-    ),
-    "several parts of front matter": (
-        f"<h1>Copyright</h1>{NOTICE}<h2>This edition</h2><p>ISBN 978-0-00-000000-2</p><h1>Contents</h1><p>One</p>"
-        "<h1>One</h1><p>It woke.</p><h1>Index</h1><h2>T</h2><p>turtle, see frog.</p>",
-        {},
-        [("One", "One It woke.")],
-        ["Copyright", "Contents", "Index"],
-    ),
-    "a verse below rights without a title": (
-        f"{NOTICE}<h1>The Pond</h1><p>Tiger, tiger, burning bright</p>",
-        {},
-        [("The Pond", "The Pond Tiger, tiger, burning bright")],
-        [""],
-    ),
-    "a story without a heading": (f"<h1>Copyright</h1>{NOTICE}<p>{STORY}</p>", {}, [("", STORY)], ["Copyright"]),
-    "a story without a heading below a list": (
-        f"<h1>Contents</h1><ul><li>One</li></ul><p>{STORY}</p>",
-        {},
-        [("", STORY)],
-        ["Contents"],
-    ),
-    "a story that the contents call a copyright": (
-        f"<p>{STORY}</p>",
-        {"a.xhtml": "Copyright"},
-        [(STORY[:79].rstrip() + "…", STORY)],
-        [],
-    ),
-    "the title of the book above": (
-        f"<h1>The Turtle</h1><h2>Copyright</h2>{NOTICE}<p>The right of A. Writer to be named is asserted.</p>"
-        "<h2>One</h2><p>It woke.</p>",
-        {"a.xhtml": "Copyright"},
-        [("One", "One It woke.")],
-        ["Copyright"],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", IN_ONE_FILE)
-@pytest.mark.parametrize("ncx", [False, True])
-def test_front_matter_ends_at_the_next_heading_of_its_file(tmp_path, case, ncx):
-    body, listed, kept, out = IN_ONE_FILE[case]
-    documents = {"a.xhtml": body, "z.xhtml": "<h1>Last</h1><p>It slept.</p>"}
-    book = write_listed(tmp_path / "a.epub", documents, {**listed, "z.xhtml": "Last"} if listed else {}, ncx)
-    document = read_document(book)
-    assert chapters(document) == [*kept, ("Last", "Last It slept.")]
-    assert [part.title for part in document.left_out] == out
-    assert document.omitted.get("front-matter", 0) == len(out)
-    everything = " ".join(text for _, text in chapters(read_document(book, ["front-matter"])))
-    assert all(text in everything for _, text in kept)
-
-
 @pytest.mark.parametrize("name", ["a.epub", "a.html", "a.docx", "a.txt"])
 def test_the_list_states_how_many_words_are_left_out(tmp_path, capsys, name):
     words = "Copyright 2020 A. Writer. " + "No part of this book may be reproduced. " * 30
@@ -390,17 +173,6 @@ def test_the_list_states_how_many_words_are_left_out(tmp_path, capsys, name):
     assert "(244 words)" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("place", ["a.xhtml", "a.xhtml#list"])
-def test_a_file_that_the_guide_calls_contents_is_read_if_it_holds_the_story(tmp_path, place):
-    body = f'<h1 id="list">Contents</h1><p>One</p><h1>One</h1><p>{STORY}</p>'
-    guide = f'<guide><reference type="toc" href="{place}"/></guide>'
-    document = read_document(
-        write_book(tmp_path / "a.epub", {"a.xhtml": body, "z.xhtml": "<p>It slept.</p>"}, guide=guide)
-    )
-    assert chapters(document)[0] == ("One", f"One {STORY} It slept.")
-    assert [(part.title, part.length) for part in document.left_out] == [("Contents", 1)]
-
-
 def test_an_index_that_the_guide_names_is_left_out_however_long_it_is(tmp_path):
     entries = "".join(f"<p>turtle of the year {year}, see frog.</p>" for year in range(1900, 2000))
     document = read_document(
@@ -412,13 +184,3 @@ def test_an_index_that_the_guide_names_is_left_out_however_long_it_is(tmp_path):
     )
     assert chapters(document) == [("", "It woke.")]
     assert [(part.title, part.length) for part in document.left_out] == [("OEBPS/i.xhtml", 700)]
-
-
-def test_the_title_story_of_a_collection_keeps_its_heading(tmp_path):
-    files = {
-        "foreword.xhtml": "<h1>Foreword</h1><p>It took years to come to this.</p>",
-        "story.xhtml": "<h1>The Turtle</h1><p>by A. Writer</p><p>The morning was clear.</p>",
-    }
-    document = read_document(write_book(tmp_path / "a.epub", files))
-    assert document.chapters[-1].blocks[0].text == "The Turtle"
-    assert not document.omitted.get("front-matter", 0)

@@ -159,36 +159,10 @@ def test_the_metadata_of_an_epub_are_facts_about_the_book(tmp_path, metadata, ab
     assert (document.title, document.author, document.about) == ("The Turtle", "A. Writer", about)
 
 
-def test_what_the_guide_of_an_epub_calls_front_matter_is_left_out_and_counted(tmp_path):
-    documents = {"a.xhtml": "<p>All rights reserved.</p>", "b.xhtml": "<p>It rained.</p>"}
-    guide = '<guide><reference type="copyright-page" href="a.xhtml"/></guide>'
-    document = read_document(write_book(tmp_path / "book.epub", documents, guide=guide))
-    assert (texts(document), omitted_text(document.omitted)) == (["It rained."], "1 part of front matter")
-
-
-def test_contents_that_name_places_within_a_document_begin_a_chapter_at_each(tmp_path):
-    contents = '<nav><ol><li><a href="a.xhtml#one">First</a></li><li><a href="a.xhtml#two">Second</a></li></ol></nav>'
-    book = write_book(
-        tmp_path / "book.epub",
-        {"a.xhtml": '<p id="one">1.</p><p id="two">2.</p>'},
-        '<item id="nav" href="nav.xhtml" properties="nav"/>',
-        {"OEBPS/nav.xhtml": contents},
-    )
-    assert [chapter.title for chapter in read_document(book).chapters] == ["First", "Second"]
-
-
 def test_what_follows_an_empty_title_is_no_title(tmp_path):
     facts = package(["a.xhtml"]).replace("<dc:title>The Turtle</dc:title>", "<dc:title/>a remark")
     book = write_book(tmp_path / "a.epub", {"a.xhtml": "<p>1.</p>"}, files={"OEBPS/book.opf": facts})
     assert read_document(book).title == "a"
-
-
-def test_without_contents_each_document_with_a_heading_begins_a_chapter(tmp_path):
-    book = write_book(
-        tmp_path / "book.epub",
-        {"a.xhtml": "<h1>A</h1><p>1.</p>", "b.xhtml": "<p>2.</p>", "c.xhtml": "<h2>C</h2><p>3.</p>"},
-    )
-    assert [chapter.title for chapter in read_document(book).chapters] == ["A", "C"]
 
 
 def test_sloppy_html_is_read(tmp_path):
@@ -212,18 +186,6 @@ def test_standard_input_is_plain_text_or_an_epub(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Long. " * 300_000)))
     with pytest.raises(UserError, match="standard input: it has more than 1 MB, more than any book"):
         read_document("-")
-
-
-def test_parts_are_divided_into_their_chapters(tmp_path):
-    text = "\n\nSome text.\n\n".join(("PART ONE\n\nCHAPTER 0", "CHAPTER 1", "PART TWO\n\nCHAPTER 2", "CHAPTER 3", ""))
-    titles = [chapter.title for chapter in read(tmp_path, "a.txt", text).chapters]
-    assert titles == ["PART ONE", "CHAPTER 0", "CHAPTER 1", "PART TWO", "CHAPTER 2", "CHAPTER 3"]
-    text = text.replace("PART", "BOOK")
-    assert [chapter.title for chapter in read(tmp_path, "b.txt", text).chapters] == [
-        title.replace("PART", "BOOK") for title in titles
-    ]
-    sections = "# One\n\nText.\n\n## Section\n\nText.\n\n# Two\n\nText.\n\n## Section\n\nText.\n"
-    assert [chapter.title for chapter in read(tmp_path, "a.md", sections).chapters] == ["One", "Two"]
 
 
 def test_a_picture_is_told_what_can_be_read(tmp_path):
