@@ -1,8 +1,8 @@
 """Convert FastSpeech and its vocoder as three functions: ``text``, ``mel`` and ``vocoder``.
 
 The PyTorch network is in ``ane.models.fastspeech.networks``. The host, which is the program that calls the packages,
-looks up embeddings. From the durations, it also computes to which symbol each frame belongs, and passes this to ``mel``
-as a matrix of zeros and ones.
+looks up embeddings. From the durations, it also computes to which symbol each frame belongs, and passes the result to
+``mel`` as a matrix of zeros and ones.
 
 The host chooses the length of ``text`` by the number of symbols. When the durations are known, it chooses the length of
 ``mel`` by the number of frames. FastSpeech normalises its residual stream after every addition, so the stream stays

@@ -1,4 +1,4 @@
-"""Print the values that a flag takes, if the user gave "?" as its value: bundles, or the voices or presets of one."""
+"""Print the values that a flag takes, if the user gave "?" as its value: bundles, or a bundle's voices or presets."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Add the flags of macOS's `say` to `ane say`, and explain the flags of macOS that it does not support."""
+"""Add the flags of macOS's `say` to `ane say`, and explain the flags of macOS that are not supported."""
 
 import argparse
 import re

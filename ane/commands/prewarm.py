@@ -1,4 +1,4 @@
-"""Compile and load all Core ML functions of a bundle, so that no later speech has to wait for it."""
+"""Compile and load all Core ML functions of a bundle, so that later speech need not wait for this work."""
 
 import shlex
 import time

@@ -161,6 +161,6 @@ def fitting_chunks(
 
 
 def halves(characters: int) -> tuple[int, int]:
-    """Return how many characters the halves of a text with ``characters`` characters should have, and may have."""
+    """Return the desired and the maximum length for the halves of a text with ``characters`` characters."""
     half = max(1, (characters + 1) // 2)
     return max(1, half * 3 // 4), half

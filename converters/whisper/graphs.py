@@ -4,11 +4,11 @@ The PyTorch networks are in ``ane.models.whisper.networks``. Whisper encodes aud
 encoder needs no padding and no mask.
 
 The decoder's function ``memory`` computes the keys and values of the cross-attention once per window. The decoder's
-other functions take them as the inputs memory_keys and memory_values (layers, heads, width, N). So all columns of a
-call belong to the same window.
+other functions take these keys and values as the inputs memory_keys and memory_values (layers, heads, width, N). So all
+columns of a call belong to the same window.
 
 The vocabulary is longer than an axis may be on the Neural Engine. So the logits are divided into several outputs,
-logits_0, logits_1 and so on. Each has the logits of consecutive tokens, (1, tokens, 1, columns).
+logits_0, logits_1 and so on. Each output has the logits of consecutive tokens, (1, tokens, 1, columns).
 """
 
 from functools import partial

@@ -2,12 +2,13 @@
 
 ``converters.onnx.graph`` explains the decoder's columns, lanes and caches. Whisper's decoder also has cross-attention
 to the states of an audio window. The graph ``memory`` computes the keys and values of the cross-attention once per
-window. The other graphs of the decoder take them as inputs of each layer i, ``memory_keys_i`` and ``memory_values_i``.
+window. The other graphs of the decoder take these keys and values as inputs of each layer i, ``memory_keys_i`` and
+``memory_values_i``.
 
 If all lanes of a call belong to one window, these inputs have the shape (heads, N, w). In ``step_prefixes``, lanes may
 belong to different windows, and the shape is (prefixes, heads, N, w). The graph then groups the lanes by window, so
-that it copies no keys and values. For this purpose, it has two more inputs. ``memory_lanes`` (prefixes, rows) int64
-lists the lanes of each window, padded with any lane. ``memory_rows`` (n,) int64 has the position of each lane in
+that it copies no keys and values. For this purpose, the graph has two more inputs. ``memory_lanes`` (prefixes, rows)
+int64 lists the lanes of each window, padded with any lane. ``memory_rows`` (n,) int64 has the position of each lane in
 ``memory_lanes``.
 """
 

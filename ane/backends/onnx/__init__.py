@@ -2,5 +2,5 @@
 
 ``providers`` chooses the device and makes ONNX Runtime sessions (loaded graphs). ``sessions`` caches the sessions and
 binds their calls to tensors. ``engines`` describes the engines of TensorRT. ``decoder`` runs the autoregressive
-network. ``backend`` combines all of these.
+network. ``backend`` combines these modules.
 """

@@ -1,10 +1,10 @@
 """Store a decoder's keys and values in pools of slots, and run the functions that read and fill the slots.
 
 A slot is free, or holds the keys and values of one position. The position belongs to a lane (a sequence) or to a
-prefix, and a table says to which. The attention mask of a call lets a column attend to its prefix's slots and to the
-slots with its lane's earlier positions. Slots may therefore be used in any order, and no data moves when a lane is
-rewound or refilled, or when lanes share a prefix. Each call uses the smallest function that has enough slots, so a
-longer text uses larger functions.
+prefix, and a table says to which lane or prefix. The attention mask of a call lets a column attend to its prefix's
+slots and to the slots with its lane's earlier positions. Slots may therefore be used in any order, and no data moves
+when a lane is rewound or refilled, or when lanes share a prefix. Each call uses the smallest function that has enough
+slots, so a longer text uses larger functions.
 """
 
 from abc import ABC, abstractmethod

@@ -5,7 +5,7 @@ is float32, as in upstream.
 
 With windows, the sound of long speech can start early. The diffusion runs separately for each window of latents. Each
 window overlaps the previous window. The overlapping frames get the same noise in both windows, so that the two mels
-differ little there. They are then cross-faded.
+differ little there. The two mels are then cross-faded.
 
     first   ├────────┤
     next          ├──┼─────────────┤           up to twice as long as the previous window, at most ``size`` latents
