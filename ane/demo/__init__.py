@@ -1,1 +1,1 @@
-"""The embedded bundles, for users without downloaded weights, tests and benchmarks."""
+"""Hold the embedded bundles, for users without downloaded weights, and for tests and benchmarks."""

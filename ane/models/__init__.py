@@ -1,1 +1,1 @@
-"""Speech models, with a folder for each family: its text front end, networks, stages (network calls) and speaker."""
+"""Define the speech models: a folder per family, with its text front end, networks, stages and speaker."""
