@@ -13,7 +13,7 @@ def main() -> int:
         problem = problem or mac_problem()
     if problem:
         sys.stderr.write(f"ane: {problem}\n")
-    if sys.version_info < OLDEST_PYTHON:  # it cannot even import the rest
+    if sys.version_info < OLDEST_PYTHON:  # an older Python cannot even import the rest
         return 1
     from ane.system.interruption import check_interrupted, interruptions
 

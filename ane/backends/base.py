@@ -265,7 +265,7 @@ class Backend(ABC):
 
     @abstractmethod
     def release(self, *networks: str) -> None:
-        """Allow the backend to unload these networks. If you name none, it may unload all networks.
+        """Allow the backend to unload these networks. If you name no network, the backend may unload all networks.
 
         The next call of a network loads the network again.
         """

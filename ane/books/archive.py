@@ -150,7 +150,7 @@ def encoding_of_html(data: bytes) -> str:
 
 
 def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
-    """Decode a text. If it begins with a byte order mark, the mark decides the encoding, and otherwise ``encoding``.
+    """Decode a text. A byte order mark at the start decides the encoding. Without such a mark, it is ``encoding``.
 
     Args:
         subject: Start of an error message.

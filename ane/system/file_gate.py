@@ -123,7 +123,7 @@ def standard_input() -> Identity | None:
     """Return the identity of the file that is standard input, or ``None`` if standard input is a terminal or a pipe."""
     try:
         status = os.fstat(sys.stdin.fileno())
-    except (AttributeError, OSError, ValueError):  # it is closed, or an object without a file descriptor
+    except (AttributeError, OSError, ValueError):  # standard input is closed, or has no file descriptor
         return None
     return (status.st_dev, status.st_ino, ()) if stat.S_ISREG(status.st_mode) else None
 

@@ -25,7 +25,7 @@ KERNEL_MEMORY = 2**16  # bytes of memory for the rows of a matmul's output
 MAX_BRANCHES = 11  # an operation may take at most this many computed values
 CONVOLUTIONS = "conv", "conv_transpose"
 SLICES = "slice_by_index", "slice_by_size"
-BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")  # their outputs are too small to overflow in a slice
+BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")  # ops whose outputs are too small to overflow in a slice
 
 # Severities. A broken rule of severity REFUSED stops the conversion of the networks in STRICT. WARNING means that an
 # operation may run outside the engine

@@ -70,7 +70,7 @@ class PlacementPolicy:
         if self.by_function[name] == CPU:
             return ""
         units = self.runtime.default_units(NEXT_UNITS[self.by_function[name]])
-        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # these functions share a state
+        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]  # such functions share a state
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"
 

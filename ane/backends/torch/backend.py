@@ -157,7 +157,7 @@ class TorchBackend(Backend):
         fixed_thread_count: bool = False,
     ):
         if threads is not None:
-            choose_threads(threads)  # this sets the number for the whole process
+            choose_threads(threads)  # sets the number for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
         self.device = choose_device(device, small=is_embedded(model.path))

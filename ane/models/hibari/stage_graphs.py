@@ -265,7 +265,7 @@ def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[in
 def share_weights(
     graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]], file: str
 ) -> None:
-    """Replace the graph's weights by references to a safetensors file. This file has int8 weights transposed.
+    """Replace the graph's weights by references to a safetensors file. In this file, int8 weights are transposed.
 
     Raises:
         ValueError: A weight is not in the file.

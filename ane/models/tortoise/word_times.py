@@ -99,7 +99,7 @@ class WordTimer:
         prefix = self.tables.prefix(conditioning, tokens, self.config)
         sampled = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
         columns = np.concatenate((prefix, sampled)).astype(np.float32)
-        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)  # from the start code's column
+        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)  # beginning with the start code's column
 
     @property
     def recorded_heads(self) -> list[tuple[int, int]]:

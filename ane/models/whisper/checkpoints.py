@@ -109,7 +109,7 @@ def is_whisper(path: Path) -> bool:
         return False
     if weights.suffix != ".pt":
         return True
-    content = load_pickle(weights)  # it may also be a FastSpeech checkpoint, which has the same suffix
+    content = load_pickle(weights)  # FastSpeech checkpoints have the same suffix
     return isinstance(content, Mapping) and "dims" in content
 
 
