@@ -161,7 +161,7 @@ def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[floa
 
 
 def true_peaks(audio: np.ndarray) -> np.ndarray:
-    """Return the true peak between each sample and the next sample, which oversampling by four finds.
+    """Find the true peak between each sample and the next sample, by oversampling by four.
 
     Input and output have the shape (S,).
     """
@@ -178,8 +178,8 @@ def true_peaks(audio: np.ndarray) -> np.ndarray:
 def sliding_minimum(values: np.ndarray, width: int) -> np.ndarray:
     """Compute the minimum of every ``width`` successive values: (S,) → (S - width + 1,).
 
-    The width does not change the time that this takes. The algorithm is from van Herk 1992, "A fast algorithm for local
-    minimum and maximum filters".
+    The time does not depend on the width. The algorithm is from van Herk 1992, "A fast algorithm for local minimum and
+    maximum filters".
     """
     rows = -(-len(values) // width)
     blocks = np.concatenate((values, np.full(rows * width - len(values), np.inf))).reshape(rows, width)

@@ -41,7 +41,7 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
 
 
 def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe. In contrast to ``read_audio``, which reads clips, this accepts an empty file.
+    """Read a recording to transcribe. Unlike ``read_audio``, this function accepts an empty file.
 
     If PyAV is installed, the recording may also be in any format of FFmpeg. FFmpeg reads AAC, AVI, mp4, webm and other
     containers that libsndfile cannot read.

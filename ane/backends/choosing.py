@@ -60,8 +60,8 @@ def core_ml_runs() -> bool:
 def core_ml_is_chosen() -> bool:
     """Return whether the backend "auto" may choose Core ML on this machine.
 
-    The result is ``core_ml_runs``, but it is false on versions of macOS for which users report crashes of Core ML with
-    any compute units.
+    The result is false if ``core_ml_runs`` is false. It is also false on versions of macOS for which users report that
+    Core ML crashes with any compute units.
     """
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
@@ -180,8 +180,8 @@ def load_backend(
     The function logs a line before slow work, and a line if it cannot use the NVIDIA GPU or Core ML.
 
     * "auto" uses the engines that `ane bench` found fastest for this bundle on this machine. If nobody has run
-      `ane bench`, ``resolve`` chooses. If ``resolve`` chooses torch, MLX takes its place if ``mlx_is_chosen`` and MLX's
-      decoder returns the same results as torch's decoder.
+      `ane bench`, ``resolve`` chooses. MLX replaces torch if ``mlx_is_chosen``, and if MLX's decoder returns the same
+      results as torch's decoder.
     * "torch" is PyTorch on CUDA. Without CUDA it uses MPS, and without MPS the CPU. "torch:cuda:N" chooses a GPU.
     * "mlx" runs Tortoise's decoder and denoiser on MLX, and the other networks on torch.
     * "coreml" is Core ML. A network that Core ML cannot run moves to other compute units or to torch.

@@ -186,6 +186,6 @@ class Windowed:
 
     @staticmethod
     def _new(sound: np.ndarray, frames: int, start: int, stop: int) -> np.ndarray:
-        """Return the samples of the frames ``start`` to ``stop`` out of the sound of a call with ``frames`` frames."""
+        """Return the samples of the frames ``start`` to ``stop``, from the sound of a call with ``frames`` frames."""
         hop = len(sound) // frames
         return sound[start * hop : stop * hop]

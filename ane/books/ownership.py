@@ -94,7 +94,7 @@ def state_of(path: Path) -> FileState | None:
 
 @contextmanager
 def published(path: Path, ownership: FileOwnership) -> Iterator[Path]:
-    """Yield a path in the job's folder, and publish the file that the ``with`` block writes there at ``path``.
+    """Yield a path in the job's folder. When the ``with`` block has written this file, publish the file at ``path``.
 
     The file is flushed to disk first. The yielded path has the file name of ``path``, because its suffix tells writers
     the format. Files that an interrupted run left behind are removed first. The caller must hold the lease on the

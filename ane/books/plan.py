@@ -306,7 +306,10 @@ class CastReport:
 
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
-    """Find out who speaks the quotations of a document. If there is a cast, speakers have their names in the cast."""
+    """Find out who speaks the quotations of a document.
+
+    If there is a cast, the report has the speakers' names from the cast.
+    """
     cast = cast or Cast()
     lines = [
         (number, line)

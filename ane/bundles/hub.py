@@ -180,7 +180,7 @@ def _from_cache(
     unreachable: _UnreachableError,
     progress: Callable[[str], None],
 ) -> Snapshot:
-    """Return the files of ``revision`` from the hub's cache. Raises UserError if a required file is not in it."""
+    """Return the files of ``revision`` from the hub's cache. Raises UserError if the cache lacks a required file."""
     for folder in FOLDERS:
         cached: dict[str, Path] = {}
         for file in wanted:
@@ -238,7 +238,7 @@ def _translated_errors(repository: str, revision: str, file: str = "") -> Iterat
 
 
 def _explain_transport(error: Exception, repository: str, endpoint: str) -> None:
-    """Raise a one-line error if ``error`` is a known failure of the connection. Otherwise return."""
+    """Raise a one-line error if ``error`` is a known failure of the connection. Otherwise, do nothing."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         raise UserError(f"{endpoint} answered {status} for {repository}: try again later") from error

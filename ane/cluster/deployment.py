@@ -69,7 +69,7 @@ def listening_host() -> str:
 
 
 def check_exposure(settings: ServerSettings) -> None:
-    """Raise UserError if other machines can reach the server and it needs no token."""
+    """Raise UserError if other machines can reach the server although clients need no token."""
     if not settings.token and not is_loopback(host := listening_host()):
         raise UserError(f"Ray Serve listens on {host}, where other machines reach it: give a token", "token")
 

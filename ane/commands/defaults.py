@@ -124,10 +124,8 @@ def left_out(args: argparse.Namespace, name: str, reason: str) -> bool:
 def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.Namespace], T]) -> T:
     """Return ``work(args)``.
 
-    As long as the call fails because a default has no effect, ignore the default and repeat the call.
-
-    If a flag on the command line has no effect together with a default, which is then a partner of the error, ignore
-    the default too.
+    As long as the call fails because a default has no effect, ignore the default and repeat the call. If a flag on the
+    command line has no effect because of a default (a partner in the error), ignore that default.
     """
     while True:
         try:

@@ -62,7 +62,7 @@ class GraphSessions:
     def lend(self) -> Iterator[Any]:
         """Give the calling thread a session for the duration of the block. Other threads cannot use this session then.
 
-        If threads have waited long enough, the method loads another session first. Raises UserError if that fails.
+        If threads have waited long enough, the method loads another session first. Raises UserError if loading fails.
         """
         session = self._take()
         try:
@@ -108,7 +108,7 @@ class SessionCache:
     def binding(self, call: "BoundCall") -> Any:
         """Return ONNX Runtime's binding (inputs and outputs at fixed addresses) for a call.
 
-        Reloaded sessions get a new one.
+        A reloaded session gets a new binding.
         """
         loaded = self.of(call.key)
         if call not in loaded.bindings:

@@ -265,7 +265,10 @@ class TorchBackend(Backend):
             self.network(name)
 
     def release(self, *networks: str) -> None:
-        """Unload these networks. If you name none, unload all networks. A backend with ``keep`` unloads nothing."""
+        """Unload these networks.
+
+        If you name no network, unload all networks. A backend with ``keep`` unloads nothing.
+        """
         if self.keep:
             return
         for name in networks or tuple(self._networks):

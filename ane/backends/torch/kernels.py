@@ -83,7 +83,7 @@ class BlockArguments(ctypes.Structure):
 def library_problem() -> str:
     """Return why this process does not use the compiled kernels.
 
-    Returns "" if the process uses them, or if the CPU cannot.
+    Returns "" if the process uses the kernels, or if the CPU cannot run them.
     """
     if library() is not None:
         return ""
@@ -148,7 +148,10 @@ def has_amx() -> bool:
 
 
 def uses_amx() -> bool:
-    """Return whether new layers will multiply with AMX. ``ANE_KERNELS=vectors`` forbids it."""
+    """Return whether new layers will multiply with AMX.
+
+    The environment variable ``ANE_KERNELS=vectors`` forbids AMX.
+    """
     return os.environ.get(SWITCH) != "vectors" and has_amx()
 
 

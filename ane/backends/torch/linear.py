@@ -88,7 +88,7 @@ def has_one_dnn() -> bool:
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
-    """Choose the class of linear layer with the smallest weights that are exact for weights in this precision."""
+    """Choose the class of linear layer that keeps weights of this precision exact and takes the least memory."""
     if stored != "fp32" and library() is None and has_fbgemm():
         return HalfWeightLinear
     return prepacking("fp32" if stored == "fp32" or library() is None else "fp16")

@@ -190,7 +190,7 @@ class SampledCandidate:
         return None if count + 1 == prompt.sampling.max_codes else prompt.tables.codes(code, count + 1)
 
     def certain(self, start: int) -> list[np.ndarray]:
-        """Return the rows of ``hidden`` after the first ``start`` rows that no later code can remove.
+        """Return the rows of ``hidden``, from index ``start``, that no later code can remove.
 
         If the diffusion takes the latents, a row is final once it is sure to be within ``trimmed_length``.
         """

@@ -110,7 +110,7 @@ def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
-    """Guess which other official file the entries come from, to say so in a message about ``file``.
+    """Guess which other official file the entries come from, for a message about ``file``.
 
     Returns a file whose keys, ignoring layer numbers, are all among ``entries``. If there are several such files, the
     function prefers the file with most keys, and then a file whose shapes match ``configs``. Returns ``None`` if there

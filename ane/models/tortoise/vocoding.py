@@ -75,7 +75,8 @@ class UnivnetSound:
         def run(columns: np.ndarray) -> np.ndarray:
             """Make sound from columns, which have the mel and its noise.
 
-            ``ahead`` affects the sound only in the last call.
+            After the noise comes ``self.ahead``, noise for frames that have not arrived. It changes the sound only in
+            the last call.
             """
             mel, noise = np.split(columns, [config.n_mel_channels])
             noise = np.concatenate((noise, self.ahead), axis=1)

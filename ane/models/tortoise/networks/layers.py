@@ -34,8 +34,8 @@ class GroupNorm(nn.GroupNorm):
         """Normalise x with a variance that is computed after the mean, from the differences to the mean.
 
         torch (channels last) and ONNX compute the variance as E[x²] − E[x]². That formula loses precision if x hardly
-        varies, as in the unconditional row of guidance. With random weights, it has an SNR of 68 dB, and the two passes
-        of this method have an SNR of 102 dB.
+        varies, as in the unconditional row of guidance. With random weights, the formula has an SNR of 68 dB, and the
+        two passes of this method have an SNR of 102 dB.
         """
         groups = x.float().reshape(x.shape[0], self.num_groups, -1)
         centred = groups - groups.mean(dim=-1, keepdim=True)
@@ -181,8 +181,8 @@ def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length:
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Run ``attention`` for a few heads at a time, so that the scores of all heads are never stored together.
 
-    Use this function for bfloat16 on a CPU without AMX, where torch's kernel takes twice as long. On a CPU with AMX,
-    torch's kernel takes half as long.
+    Use this function for bfloat16 on a CPU without AMX, where it takes half as long as torch's kernel. On a CPU with
+    AMX, it takes twice as long.
     """
     B, heads, T, width = q.shape
     q, k, v = (x.contiguous() for x in (q, k, v))  # otherwise every product would copy them
