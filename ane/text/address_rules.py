@@ -141,7 +141,7 @@ def expand_code(match: re.Match) -> str:
     )
 
 
-JOINING = words("to and or by in on of for per x vs") | {month[:3] for month in MONTHS}  # 10-to-15, 15-Jan-2020
+JOINING = words("to and or by in on of for per x vs foo yea") | {month[:3] for month in MONTHS}  # 10-to-15, 15-Jan-2020
 RULES: tuple[TextRule, ...] = (
     rule(
         "12 Oak Dr., 1211 E Arques Ave",

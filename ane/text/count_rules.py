@@ -173,7 +173,12 @@ RECORD_RULES = with_digits(
     rule(
         "Airbus A320neo", r"(?<=Airbus )A(3[0-8]\d)(?=neo|\b)", lambda match: f"A {number_words.year(int(match[1]))} "
     ),
-    rule("RTX 4090", r"(?<=TX )(\d{4})\b|(?<=Ryzen \d )(\d{4})\b", lambda match: number_words.year(int(match[0]))),
+    rule(
+        "RTX 4090, form 1040",
+        rf"\d{{4}}\b(?:(?<=TX ....)|(?<=Ryzen \d ....)|(?<=\b[fF]orm ....))"
+        rf"(?!-?\d|[.,]\d|%| (?!{NOT_PLURAL}\b)[a-z]+s\b)",
+        lambda match: number_words.year(int(match[0])),
+    ),
     rule("802.11ax", r"(?<![\w.])802\.11([a-z]{0,2})\b", lambda match: f"eight oh two dot eleven {match[1].upper()}"),
     rule(
         "Blink-182, uranium-235",

@@ -256,6 +256,7 @@ DATE_RULES = (
             lambda match: month_day_words(match[1], match[2]) if follows(match, BEFORE_DATE) else match[0],
         ),
     ),
+    rule("Jan '24", rf"\b({any_of(SHORT_MONTHS)})\b\.?(?= '\d\d\b)", lambda match: month_name(match[1])),
     rule(
         "Sept.",
         r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",

@@ -257,7 +257,7 @@ SHORT_WORDS = words("""
     WIN WON YES YET YOU ZOO""")
 CASE_SENSITIVE = {      # exact spelling, with capitals: how it is read
     "PhD": "p h d", "PhDs": "p h d's", "BSc": "b s c", "MSc": "m s c", "JPEG": "jay peg", "JPG": "jay peg",
-    "MPEG": "em peg", "MoMA": "moma", "IPv": "i p v", "NAACP": "n double a c p", "iOS": "i o s", "macOS": "mac o s",
+    "MPEG": "em peg", "MoMA": "moma", "IPv": "i p v", "NAACP": "N double A C P", "iOS": "i o s", "macOS": "mac o s",
     "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
     "aka": "also known as", "Ssh": "Shh", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
     "SoX": "sox", "YoY": "year over year", "QoQ": "quarter over quarter", "MoM": "month over month",

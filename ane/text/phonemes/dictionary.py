@@ -159,6 +159,8 @@ class Dictionary:
             return SOUNDS[word.lower()]
         if spoken := self.without_g(word, tag, following):
             return spoken
+        if word.isupper() and len(set(word)) > 1 and (drawn := self.shortened(word.lower(), tag, following)):
+            return drawn
         for known in (word, f"{word[:-2]}'s" if word.endswith("s'") else "", word[:-1] if word.endswith("'") else ""):
             if known and self.is_known(known):
                 return self.look_up(known, tag, stress, following)
