@@ -7,7 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ane.bundles import Bundle
 from ane.bundles.weights import skeleton
+from ane.bundles.writing import write_bundle
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.fastspeech.networks import NETWORKS, FastSpeechConfig, position_table
 from ane.models.vocoders.hifigan import MelHifiganConfig
 from tests.random_model import draw
@@ -87,6 +90,13 @@ def write_hifigan(path: Path, config: MelHifiganConfig = V1) -> Path:
     """A generator as jik876's trainer writes it."""
     torch.save({"generator": hifigan_entries(config)}, path)
     return path
+
+
+def fastspeech_bundle(folder: Path) -> Bundle:
+    """A bundle of both, in ``folder``/small. Kernels are wider than the official ones; both sides have other heads."""
+    vocoder = write_hifigan(folder / "generator.pth")
+    contents = import_fastspeech(write_fastspeech(folder / "checkpoint.pt"), vocoder=vocoder)
+    return write_bundle(contents, folder / "small")
 
 
 if __name__ == "__main__":  # write random weights of the official size

@@ -1,6 +1,5 @@
 """Make a tiny bundle with Core ML packages, and damage such bundles."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ane.bundles.hashes import record
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.onnx.onnx_package import WEIGHTS_FILE
 from tests.conversions import converted
+from tests.edits import edit_json
 from tests.random_model import write_random_bundle
 
 OPTIONS = CoreMLOptions(
@@ -48,12 +48,12 @@ def write_small_bundle(folder: Path, networks: list[str] | None = None) -> Path:
             shutil.ignore_patterns(*left_out)(parent, names) if Path(parent).name == "packages" else ()
         ),
     )
-    manifest = json.loads((folder / "small" / "bundle.json").read_text())
-    manifest["coreml"]["packages"] = [
-        package for package in manifest["coreml"]["packages"] if (folder / "small" / package["path"]).exists()
-    ]
-    (folder / "small" / "bundle.json").write_text(json.dumps(manifest))
-    return folder / "small"
+
+    def remove_those_left_out(manifest: dict) -> None:
+        packages = manifest["coreml"]["packages"]
+        packages[:] = [package for package in packages if (folder / "small" / package["path"]).exists()]
+
+    return edit_json(folder / "small" / "bundle.json", remove_those_left_out).parent
 
 
 def spoil(bundle: Path, package: str, function: str, value: str) -> None:
@@ -94,14 +94,13 @@ def spoil_onnx(bundle: Path, package: str, graph: str, module: str) -> None:
 
 def record_again(bundle: Path, file: Path) -> None:
     """Update the SHA-256 and size of a package's file in bundle.json."""
-    manifest = json.loads((bundle / "bundle.json").read_text())
     current = record(bundle, file.relative_to(bundle).as_posix())
-    for stated in (
-        file
-        for form in ("coreml", "onnx")
-        for package in manifest.get(form, {"packages": []})["packages"]
-        for file in package["files"]
-    ):
-        if stated["file"] == current.file:
-            stated.update(sha256=current.sha256, bytes=current.bytes)
-    (bundle / "bundle.json").write_text(json.dumps(manifest))
+
+    def update(manifest: dict) -> None:
+        for form in ("coreml", "onnx"):
+            for package in manifest.get(form, {"packages": []})["packages"]:
+                for stated in package["files"]:
+                    if stated["file"] == current.file:
+                        stated.update(sha256=current.sha256, bytes=current.bytes)
+
+    edit_json(bundle / "bundle.json", update)
