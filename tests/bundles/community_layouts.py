@@ -59,15 +59,6 @@ def in_parallel(entries: dict) -> dict:
     return {f"module.{key}": value for key, value in entries.items()}
 
 
-def with_old_buffers(entries: dict) -> dict:
-    return {
-        **entries,
-        "gpt.h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
-        "gpt.h.0.attn.masked_bias": torch.tensor(-1e4),
-        "gpt.wte.weight": torch.zeros(3, 4),
-    }
-
-
 def with_more_tokens(files: Files) -> Files:
     """The vocabulary of the German fine-tunes: 44 rows more, at the end; start and stop as before."""
     grown = {
@@ -217,7 +208,15 @@ def write_univnet_folder(folder: Path, files: Files) -> Path:
 
 LAYOUTS = {
     "a fine-tuned decoder": alone("8301_gpt_ema.pth"),
-    "of old transformers": alone("old.pth", with_old_buffers),
+    "of old transformers": alone(
+        "old.pth",
+        lambda entries: {
+            **entries,
+            "gpt.h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
+            "gpt.h.0.attn.masked_bias": torch.tensor(-1e4),
+            "gpt.wte.weight": torch.zeros(3, 4),
+        },
+    ),
     "from DataParallel": alone("parallel.pth", in_parallel),
     "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
     "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),

@@ -20,7 +20,8 @@ from ane.bundles.torch_checkpoint import load_pickle
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
 from ane.models.tortoise.checkpoints import import_tortoise, packaged_file, sizes_of
 from ane.models.tortoise.networks import NETWORKS
-from ane.system.errors import UserError
+from tests.edits import edit_checkpoint, edit_json
+from tests.refusals import assert_refused, refusal_of
 from tests.tables import rows
 
 Damage = Callable[[Path], object]
@@ -28,11 +29,7 @@ Damage = Callable[[Path], object]
 
 def refusal(directory: Path, config: dict | None = None) -> str:
     """The one-line message that a bad directory is refused with."""
-    with pytest.raises(UserError) as caught:
-        import_tortoise(directory, config)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return refusal_of(import_tortoise, directory, config)
 
 
 # Bad directories
@@ -59,27 +56,28 @@ def test_several_decoders_of_which_none_is_official_are_listed(directory):
     config = json.loads((directory / "config.json").read_text())
     import_tortoise(directory, config)
     shutil.copy(directory / "models" / "8301_gpt.pth", directory / "models" / "9000_gpt.pth")
-    message = refusal(directory, config)
-    assert "models/8301_gpt.pth, models/9000_gpt.pth: give one of them" in message
+    assert "models/8301_gpt.pth, models/9000_gpt.pth: give one of them" in refusal(directory, config)
 
 
-def test_a_file_that_lacks_one_key_of_a_network_names_it(directory, edit):
-    edit(directory / "autoregressive.pth", lambda entries: entries.pop("mel_head.weight"))
+def test_a_file_that_lacks_one_key_of_a_network_names_it(directory):
+    edit_checkpoint(directory / "autoregressive.pth", lambda entries: entries.pop("mel_head.weight"))
     (directory / "autoregressive.pth").rename(directory / "8301_gpt.pth")
-    with pytest.raises(UserError, match=r"most keys of Tortoise's autoregressive\.pth, but it lacks mel_head\.weight"):
-        family_of_checkpoints(directory / "8301_gpt.pth")
+    assert_refused(
+        r"most keys of Tortoise's autoregressive\.pth, but it lacks mel_head\.weight",
+        lambda: family_of_checkpoints(directory / "8301_gpt.pth"),
+    )
 
 
 def test_latents_of_a_voice_are_no_network(tmp_path):
     torch.save((torch.zeros(1, 8), torch.zeros(1, 16)), tmp_path / "ann.pth")
-    with pytest.raises(UserError, match="a tuple of tensors, which may be the latents of a voice"):
-        family_of_checkpoints(tmp_path / "ann.pth")
+    assert_refused(
+        "a tuple of tensors, which may be the latents of a voice", lambda: family_of_checkpoints(tmp_path / "ann.pth")
+    )
 
 
 def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(directory):
-    tokenizer = json.loads(packaged_file("tokenizer.json").read_text())
-    tokenizer["model"]["vocab"]["zzz"] = 5000
-    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    shutil.copy(packaged_file("tokenizer.json"), directory)
+    edit_json(directory / "tokenizer.json", lambda tokenizer: tokenizer["model"]["vocab"].update(zzz=5000))
     assert "gives 'zzz' the id 5000, but the ids of the decoder's vocabulary end at " in refusal(directory)
     (directory / "tokenizer.json").unlink()
     fewer = {"autoregressive.pth": {"number_text_tokens": 200, "start_text_token": 199}}
@@ -95,21 +93,11 @@ def saved(file: str, content: object, **saving: bool) -> Damage:
 
 def edited(file: str, change: Callable[[dict], object]) -> Damage:
     """The dictionary in a checkpoint, changed."""
-
-    def damage(directory: Path) -> None:
-        entries = torch.load(directory / file, weights_only=True)
-        change(entries)
-        torch.save(entries, directory / file)
-
-    return damage
+    return lambda directory: edit_checkpoint(directory / file, change)
 
 
 def written(file: str, content: bytes) -> Damage:
     return lambda directory: (directory / file).write_bytes(content)
-
-
-def copied(source: str, file: str) -> Damage:
-    return lambda directory: shutil.copy(directory / source, directory / file)
 
 
 def truncated(share: float, zipped: bool) -> Damage:
@@ -219,8 +207,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(directory, tmp_path, save, 
 def test_random_bytes_are_refused_with_the_file_named(tmp_path_factory, content, start):
     path = tmp_path_factory.mktemp("bytes") / "x.pth"
     path.write_bytes(start + content)
-    with pytest.raises(UserError, match=r"x\.pth"):
-        load_pickle(path)
+    assert_refused(r"x\.pth", load_pickle, path)
 
 
 @pytest.mark.parametrize(
@@ -233,9 +220,9 @@ def test_random_bytes_are_refused_with_the_file_named(tmp_path_factory, content,
         ("hifidecoder.pth", "conv_pre.weight_v"),
     ],
 )
-def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key, edit):
+def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key):
     shape = torch.load(directory / file, weights_only=True)[key].shape
-    edit(directory / file, lambda entries: entries.update({key: torch.zeros(*shape, 7)}))
+    edit_checkpoint(directory / file, lambda entries: entries.update({key: torch.zeros(*shape, 7)}))
     message = refusal(directory)
     assert f"{file}: {key} has shape {'×'.join(map(str, (*shape, 7)))}" in message
     assert f"the network has {'×'.join(map(str, shape)) or 'a single number'}: " in message
@@ -243,7 +230,7 @@ def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key, 
 
 
 @pytest.mark.parametrize(("more", "message"), [(-1, "has more layers than the network"), (1, "fewer layers")])
-def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, message, edit_json):
+def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, message):
     layers = import_tortoise(directory).configs["autoregressive"].layers + more
     edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(layers=layers))
     refused = refusal(directory)
@@ -257,8 +244,7 @@ def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, me
 
 
 def test_every_constructor_argument_of_the_official_files_is_known(directory, golden_config):
-    model = import_tortoise(directory)
-    configs = model.configs
+    configs = import_tortoise(directory).configs
     assert configs["autoregressive"].model_dim == configs["conditioning_encoder"].model_dim
     assert configs["diffusion"].model_channels == configs["contextual_embedder"].model_channels
     bare = {
@@ -286,12 +272,11 @@ def test_constructor_arguments_other_than_upstreams_are_refused(directory, confi
         file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry
         for file, entry in json.loads(config).items()
     }
-    with pytest.raises(UserError, match=re.escape(message)) as caught:
-        import_tortoise(directory, {**bare, **changed}, "sizes.json")
-    assert str(caught.value).startswith("sizes.json: ") or "has shape" in str(caught.value)
+    line = assert_refused(re.escape(message), import_tortoise, directory, {**bare, **changed}, "sizes.json")
+    assert line.startswith("sizes.json: ") or "has shape" in line
 
 
-def test_a_config_can_mark_the_weights_as_random(directory, edit_json):
+def test_a_config_can_mark_the_weights_as_random(directory):
     assert import_tortoise(directory).trained
     edit_json(directory / "config.json", lambda config: config.update(trained=False))
     assert not import_tortoise(directory).trained
@@ -342,8 +327,7 @@ def test_a_small_file_that_claims_much_memory_is_refused(tmp_path, change, messa
     """An expanded tensor stores one number and claims any shape, an archive states any size."""
     path = tmp_path / "model.pth"
     change(path)
-    with pytest.raises(UserError, match=message):
-        load_pickle(path)
+    assert_refused(message, load_pickle, path)
 
 
 def test_tied_weights_and_containers_that_contain_themselves_are_read(tmp_path, monkeypatch):

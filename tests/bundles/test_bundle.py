@@ -1,4 +1,4 @@
-"""Test that a bundle is read as it was written, and that writing one replaces no file of the user."""
+"""Test that a bundle is read as it was written, that writing one replaces no file of the user, and earlier bundles."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load_file, save_file
 
+import ane
 from ane.backends.packaged.pools import pack_columns
-from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
-from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import FileRecord
+from ane.bundles import Bundle, bundle_names, demo_bundle, find_bundle, open_model
+from ane.bundles.hashes import FileRecord, identity_of, size_and_time
 from ane.bundles.opening import new_bundle
 from ane.bundles.package_records import FunctionRecord, PackageRecord, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
@@ -28,8 +28,11 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import TortoiseSettings
 from ane.system.errors import UserError
+from tests.edits import edit_checkpoint, edit_json
 from tests.fastspeech_files import write_fastspeech
+from tests.models.kitten.kitten_model import kitten_speaker
 from tests.random_model import CONFIGS
+from tests.refusals import assert_refused
 
 EARLIER = Path(__file__).parent / "earlier"  # bundles that earlier versions wrote
 OFFICIAL = set(CONFIGS)
@@ -41,8 +44,7 @@ OFFICIAL = set(CONFIGS)
 def test_a_bundle_has_the_content_of_its_checkpoints(checkpoints, original):
     bundle = Bundle(original)
     assert bundle.networks == checkpoints.configs.keys() == OFFICIAL
-    assert bundle.precision == "fp32"
-    assert bundle.tokenizer == checkpoints.tokenizer
+    assert (bundle.precision, bundle.tokenizer) == ("fp32", checkpoints.tokenizer)
     assert np.array_equal(bundle.mel_norms, checkpoints.mel_norms)
     for name in sorted(OFFICIAL):
         assert bundle.config(name) == checkpoints.configs[name]
@@ -83,7 +85,7 @@ def test_tensors_are_memory_mapped(path):
     assert any(not torch.equal(tensors[key], before[key]) for key in tensors), "the file changes the tensors"
 
 
-def test_the_identity_depends_on_the_content_and_not_on_the_path(original, path, edit_json):
+def test_the_identity_depends_on_the_content_and_not_on_the_path(original, path):
     assert Bundle(path).identity == Bundle(original).identity
     edit_json(path / "bundle.json", lambda stated: stated["networks"]["clvp"]["config"].update(text_heads=1))
     assert Bundle(path).identity != Bundle(original).identity
@@ -164,11 +166,13 @@ def test_values_are_rounded_to_fp16_and_integers_are_unchanged(values):
     ("value", "message"),
     [(70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"), (float("-inf"), "NaN or infinite")],
 )
-def test_a_value_outside_the_range_of_fp16_is_refused_with_its_name(tmp_path, value, message, edit, copy_checkpoints):
+def test_a_value_outside_the_range_of_fp16_is_refused_with_its_name(tmp_path, value, message, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
-    edit(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, value))
-    with pytest.raises(UserError, match=f"clvp: to_text_latent.weight has.*{message}"):
-        write_bundle(import_tortoise(directory), tmp_path / "out", precision="fp16")
+    edit_checkpoint(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, value))
+    assert_refused(
+        f"clvp: to_text_latent.weight has.*{message}",
+        lambda: write_bundle(import_tortoise(directory), tmp_path / "out", precision="fp16"),
+    )
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".*")), "no partial bundle is left"
 
@@ -209,15 +213,12 @@ def test_the_record_of_an_onnx_package_states_no_scale_and_its_inputs_are_not_sc
 
 
 def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):
-    with pytest.raises(UserError, match="overwrite=True"):
-        write_bundle(checkpoints, path)
+    assert_refused("overwrite=True", write_bundle, checkpoints, path)
     assert write_bundle(checkpoints, path, precision="fp16", overwrite=True).precision == "fp16"
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("x")
-    with pytest.raises(UserError, match="is not a bundle"):
-        write_bundle(checkpoints, tmp_path / "letters", overwrite=True)
-    with pytest.raises(UserError, match="is a file"):
-        write_bundle(checkpoints, tmp_path / "letters" / "letter.txt", overwrite=True)
+    assert_refused("is not a bundle", lambda: write_bundle(checkpoints, tmp_path / "letters", overwrite=True))
+    assert_refused("is a file", lambda: write_bundle(checkpoints, tmp_path / "letters" / "letter.txt", overwrite=True))
     assert (tmp_path / "letters" / "letter.txt").read_text() == "x"
 
 
@@ -226,8 +227,7 @@ def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoin
     model = import_tortoise(directory)
     (directory / "rlg_diffuser.pth").write_bytes(b"")
     before = Bundle(path).identity
-    with pytest.raises(UserError, match=r"rlg_diffuser\.pth is empty"):
-        write_bundle(model, path, overwrite=True)
+    assert_refused(r"rlg_diffuser\.pth is empty", write_bundle, model, path, overwrite=True)
     Bundle(path).verify()
     assert Bundle(path).identity == before
 
@@ -244,8 +244,7 @@ def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, 
     assert find_bundle("tiny") == Path("tiny"), "a directory, when no stored bundle has the name"
     assert find_bundle(None) == find_bundle("heart")
     assert find_bundle("demo-fast") == find_bundle("heart"), "its former name"
-    with pytest.raises(UserError, match="the name heart belongs to an embedded bundle"):
-        new_bundle("heart")
+    assert_refused("the name heart belongs to an embedded bundle", new_bundle, "heart")
     assert find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
     assert find_bundle("heart").parts[-3:] == ("ane", "demo", "heart")
@@ -253,10 +252,8 @@ def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, 
 
 def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
     shutil.copytree(path, home / "bundles" / "official")
-    with pytest.raises(UserError, match=r"no bundle is named 'oficial'.*do you mean official"):
-        open_model("oficial")
-    with pytest.raises(UserError, match="known bundles: demo, heart, official"):
-        open_model("xyz")
+    assert_refused(r"no bundle is named 'oficial'.*do you mean official", open_model, "oficial")
+    assert_refused("known bundles: demo, heart, official", open_model, "xyz")
 
 
 def test_an_int8_tensor_is_multiplied_by_its_scale_and_a_scale_alone_is_a_tensor():
@@ -269,3 +266,50 @@ def test_a_bundle_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: written.append((tmp_path / "out").exists()))
     write_bundle(import_fastspeech(write_fastspeech(tmp_path / "model.pt")), tmp_path / "out")
     assert False in written
+
+
+VOICES = {"kitty": ["Bella", "expr-voice-2-f", "expr-voice-5-m"], "koko": ["af_bella", "af_heart"]}
+
+
+@pytest.mark.parametrize("name", VOICES)
+def test_an_earlier_bundle_opens_with_its_voices_and_the_key_of_its_stored_sounds(name):
+    bundle = Bundle(EARLIER / name)
+    bundle.verify()
+    assert (bundle.name, bundle.voice_names) == (name.title(), VOICES[name])
+    assert bundle.takes_voices
+    assert not bundle.uses_seed
+    # by this identity, books that an earlier version began find their sounds
+    assert bundle.identity == identity_of(
+        [(file, *size_and_time(bundle.path / file)) for file in ("config.json", "model.onnx", "voices.npz")]
+    )
+
+
+def test_earlier_bundles_speak():
+    speech = ane.load(EARLIER / "koko").speak("Hello there.", "af_bella")
+    assert [word.word for word in speech.words] == ["Hello", "there."]
+    assert not any(word.estimated for word in speech.words)
+    speaker = kitten_speaker(EARLIER / "kitty")
+    fast, slow = (len(speaker.speak("Hello.", voice).audio) for voice in ("expr-voice-5-m", "Bella"))
+    assert fast == slow > 0, "this graph has a fixed number of samples for each letter"
+
+
+@pytest.mark.parametrize("name", VOICES)
+def test_an_earlier_bundle_written_again_states_everything_and_sounds_the_same(name, tmp_path):
+    earlier = Bundle(EARLIER / name)
+    again = write_bundle(earlier.contents(), tmp_path / name)
+    content = json.loads((tmp_path / name / "bundle.json").read_text())
+    assert {"precision", "trained", "networks", "voices", "files"} <= content.keys()
+    assert again.voice_names == earlier.voice_names
+    assert all(
+        np.array_equal(again.file(role).read_bytes(), earlier.file(role).read_bytes())
+        for role in ("config", "graph", "voices")
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "message"), [("graph", "files: graph is missing"), (None, "files: config is missing")]
+)
+def test_an_earlier_bundle_without_a_file_is_refused(role, message, tmp_path):
+    earlier = Path(shutil.copytree(EARLIER / "koko", tmp_path / "koko"))
+    edit_json(earlier / "bundle.json", lambda content: content["files"].pop(role) if role else content.pop("files"))
+    assert_refused(message, Bundle, earlier)

@@ -11,7 +11,6 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,13 +20,16 @@ from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
 from ane.models.tortoise.checkpoint_files import REQUIRED
 from ane.models.tortoise.checkpoints import packaged_file
 from ane.models.whisper.tokenizer_files import from_ranks
-from ane.system.errors import UserError
+from tests.bundles.hub_server import HubRepository, serving
+from tests.edits import edit_json
 from tests.imported import hibari_graph
 from tests.imported import imported as imported_from
 from tests.models.kitten.kitten_model import write_kokoro_model
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face
+from tests.refusals import assert_refused
 
 FIRST, SECOND = "1" * 40, "2" * 40
+NOBODY = "http://127.0.0.1:9"
 Importer = Callable[..., str]
 
 
@@ -41,12 +43,20 @@ def files(golden_checkpoints: Path) -> dict[str, bytes]:
 def import_in(python: Path, golden_config: Path) -> Callable[[Path], Importer]:
     """``import_in(folder)(endpoint, *arguments)``: what `ane import` prints in a folder with the hub at ``endpoint``,
     or if it ``fails`` the one line that it complains with. The hub's cache and all other files are in that folder.
+    In place of the address, ``endpoint`` may be the repositories by name, which are served meanwhile.
     """
 
     def import_in(folder: Path) -> Importer:
         def run(
-            endpoint: str, *arguments: str, config: Path | None = golden_config, fails: bool = False, **environment: str
+            endpoint: str | dict[str, HubRepository],
+            *arguments: str,
+            config: Path | None = golden_config,
+            fails: bool = False,
+            **environment: str,
         ) -> str:
+            if isinstance(endpoint, dict):
+                with serving(endpoint) as address:
+                    return run(address, *arguments, config=config, fails=fails, **environment)
             source = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
             inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
             env = {
@@ -77,18 +87,17 @@ def run_import(import_in: Callable[[Path], Importer], tmp_path: Path) -> Importe
     return import_in(tmp_path)
 
 
+def hub(name: str, files: dict[str, bytes]) -> dict[str, HubRepository]:
+    """The only repository of a hub, with the files of its only commit."""
+    return {name: HubRepository({FIRST: files}, {"main": FIRST})}
+
+
 @pytest.fixture(scope="module")
-def imported(
-    import_in: Callable[[Path], Importer],
-    files: dict[str, bytes],
-    hub: SimpleNamespace,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def imported(import_in, files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which upstream's default repository was imported as the bundle "out" and is now in the cache."""
     folder = tmp_path_factory.mktemp("imported")
     unrelated = {"README.md": b"hello", "config.json": b'{"model_type": "something else"}'}
-    with hub.serving({"Manmay/tortoise-tts": hub.Repository({FIRST: files | unrelated}, {"main": FIRST})}) as endpoint:
-        import_in(folder)(endpoint, "hub", "-o", "./out")
+    import_in(folder)(hub("Manmay/tortoise-tts", files | unrelated), "hub", "-o", "./out")
     return folder
 
 
@@ -119,17 +128,15 @@ def test_an_import_records_repository_commit_licence_and_hashes(imported, files,
     assert all((bundle.tensors("clvp")[key] == value).all() for key, value in local.tensors("clvp").items())
 
 
-def test_a_whisper_repository_becomes_a_bundle(run_import, tmp_path, hub):
+def test_a_whisper_repository_becomes_a_bundle(run_import, tmp_path):
     write_hugging_face(tmp_path / "source")
     tokenizer = from_ranks(RANKS).encode()
     files = {name: (tmp_path / "source" / name).read_bytes() for name in ("config.json", "model.safetensors")}
     files["tokenizer.json"] = tokenizer
-    repository = hub.Repository({FIRST: files | {"README.md": b"hello"}}, {"main": FIRST})
-    with hub.serving({"someone/whisper-tiny": repository}) as endpoint:
-        run_import(endpoint, "someone/whisper-tiny", "-o", "./out", config=None)
+    served = hub("someone/whisper-tiny", files | {"README.md": b"hello"})
+    run_import(served, "someone/whisper-tiny", "-o", "./out", config=None)
     bundle = Bundle(tmp_path / "out")
-    assert bundle.family.name == "whisper"
-    assert bundle.tokenizer == tokenizer.decode()
+    assert (bundle.family.name, bundle.tokenizer) == ("whisper", tokenizer.decode())
     assert bundle.manifest.source == {
         "repository": "someone/whisper-tiny",
         "revision": FIRST,
@@ -137,24 +144,23 @@ def test_a_whisper_repository_becomes_a_bundle(run_import, tmp_path, hub):
     }
 
 
-def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignment_heads(run_import, tmp_path, hub):
+def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignment_heads(run_import, tmp_path):
     folder = write_hugging_face(tmp_path / "source", shards=2)
     (folder / "tokenizer.json").write_text(from_ranks(RANKS))
     (folder / "generation_config.json").write_text('{"alignment_heads": [[1, 1]]}')
     names = {path.name for path in folder.iterdir()} - {RANKS.name}
-    repository = hub.Repository({FIRST: {name: (folder / name).read_bytes() for name in names}}, {"main": FIRST})
-    with hub.serving({"someone/whisper-large": repository}) as endpoint:
-        run_import(endpoint, "someone/whisper-large", "-o", "./out", config=None)
+    served = hub("someone/whisper-large", {name: (folder / name).read_bytes() for name in names})
+    run_import(served, "someone/whisper-large", "-o", "./out", config=None)
     bundle = Bundle(tmp_path / "out")
     assert bundle.manifest.source["files"].keys() == names
     assert bundle.config("decoder").alignment_heads == ((1, 1),)
     expected = imported_from(write_hugging_face(tmp_path / "whole"))
     for network in bundle.networks:
         assert all(tensor.equal(expected.tensors(network)[key]) for key, tensor in bundle.tensors(network).items())
-    run_import("http://127.0.0.1:9", "someone/whisper-large", "-o", "./again", config=None, HF_HUB_OFFLINE="1")
+    run_import(NOBODY, "someone/whisper-large", "-o", "./again", config=None, HF_HUB_OFFLINE="1")
 
 
-def test_a_kokoro_repository_with_its_folders_becomes_a_bundle(run_import, tmp_path, hub):
+def test_a_kokoro_repository_with_its_folders_becomes_a_bundle(run_import, tmp_path):
     source = write_kokoro_model(tmp_path / "source")
     style = np.load(source / "voices-v1.0.bin")["af_heart"].tobytes()
     files = {
@@ -165,24 +171,19 @@ def test_a_kokoro_repository_with_its_folders_becomes_a_bundle(run_import, tmp_p
         "voices/bm_fable.bin": style,
         "voices/jf_alpha.bin": b"not English",
     }
-    repository = hub.Repository({FIRST: files}, {"main": FIRST})
-    with hub.serving({"onnx-community/Kokoro-82M-v1.0-ONNX": repository}) as endpoint:
-        printed = run_import(endpoint, "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./out", config=None)
-    assert "Voices: af_heart, bm_fable\n" in printed
-    run_import(
-        "http://127.0.0.1:9", "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./again", config=None, HF_HUB_OFFLINE="1"
-    )
+    name = "onnx-community/Kokoro-82M-v1.0-ONNX"
+    assert "Voices: af_heart, bm_fable\n" in run_import(hub(name, files), name, "-o", "./out", config=None)
+    run_import(NOBODY, name, "-o", "./again", config=None, HF_HUB_OFFLINE="1")
 
 
-def test_a_voice_of_hibari_is_added_by_the_name_of_its_file(run_import, tmp_path, hub):
+def test_a_voice_of_hibari_is_added_by_the_name_of_its_file(run_import, tmp_path):
     graph = hibari_graph().read_bytes()
     repository, file = "maureesewilliams/hibari", "voices/af_new.int8.onnx"
-    with hub.serving({repository: hub.Repository({FIRST: {file: graph}}, {"main": FIRST})}) as endpoint:
-        run_import(endpoint, f"{repository}/{file}", "-o", "new", config=None)
-        assert "name one, such as" in run_import(endpoint, repository, "-o", "other", config=None, fails=True)
+    served = hub(repository, {file: graph})
+    run_import(served, f"{repository}/{file}", "-o", "new", config=None)
+    assert "name one, such as" in run_import(served, repository, "-o", "other", config=None, fails=True)
     bundle = Bundle(tmp_path / "home" / "bundles" / "new")
-    assert bundle.default_voice == "af_new"
-    assert bundle.manifest.source["files"] == {file: sha256(graph)}
+    assert (bundle.default_voice, bundle.manifest.source["files"]) == ("af_new", {file: sha256(graph)})
     assert bundle.manifest.source["revision"] == FIRST
 
 
@@ -196,44 +197,38 @@ def test_a_voice_of_hibari_is_added_by_the_name_of_its_file(run_import, tmp_path
         ),
     ],
 )
-def test_a_whisper_repository_without_all_weights_is_refused(run_import, tmp_path, hub, names, missing):
+def test_a_whisper_repository_without_all_weights_is_refused(run_import, tmp_path, names, missing):
     folder = write_hugging_face(tmp_path / "source", shards=2)
-    repository = hub.Repository({FIRST: {name: (folder / name).read_bytes() for name in names}}, {"main": FIRST})
-    with hub.serving({"someone/whisper-large": repository}) as endpoint:
-        line = run_import(endpoint, "someone/whisper-large", "-o", "./out", config=None, fails=True)
+    served = hub("someone/whisper-large", {name: (folder / name).read_bytes() for name in names})
+    line = run_import(served, "someone/whisper-large", "-o", "./out", config=None, fails=True)
     assert f"has no {missing}: it is not a Whisper repository" in line
 
 
 @pytest.mark.parametrize("folder", [".models", "models"])
-def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, hub, folder):
+def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, folder):
     hidden = {f"{folder}/{name}": data for name, data in files.items()}
-    repository = hub.Repository({FIRST: hidden, SECOND: {}}, {"main": SECOND, "v2": FIRST})
-    with hub.serving({"jbetker/tortoise-tts-v2": repository}) as endpoint:
-        run_import(endpoint, "jbetker/tortoise-tts-v2", "-o", "./out", "--revision", "v2", "--precision", "bf16")
+    served = {"jbetker/tortoise-tts-v2": HubRepository({FIRST: hidden, SECOND: {}}, {"main": SECOND, "v2": FIRST})}
+    run_import(served, "jbetker/tortoise-tts-v2", "-o", "./out", "--revision", "v2", "--precision", "bf16")
     bundle = Bundle(tmp_path / "out")
-    assert bundle.manifest.source["revision"] == FIRST
-    assert bundle.manifest.source["files"].keys() == files.keys()
+    assert (bundle.manifest.source["revision"], bundle.manifest.source["files"].keys()) == (FIRST, files.keys())
     assert bundle.precision == "bf16"
 
 
-def test_one_file_of_a_repository_is_completed_from_a_base(run_import, imported, files, tmp_path, hub):
+def test_one_file_of_a_repository_is_completed_from_a_base(run_import, imported, files, tmp_path):
     tuned = {
         "8301_gpt.pth": files["autoregressive.pth"],
         "900_gpt.pth": b"",
         "tokenizer.json": packaged_file("tokenizer.json").read_bytes(),
     }
-    repository = hub.Repository({FIRST: {f"models/{name}": data for name, data in tuned.items()}}, {"main": FIRST})
-    with hub.serving({"me/tuned": repository}) as endpoint:
-        run_import(
-            endpoint, "me/tuned/models/8301_gpt.pth", "--base", str(imported / "out"), "-o", "./out", config=None
-        )
+    served = hub("me/tuned", {f"models/{name}": data for name, data in tuned.items()})
+    run_import(served, "me/tuned/models/8301_gpt.pth", "--base", str(imported / "out"), "-o", "./out", config=None)
     source = Bundle(tmp_path / "out").manifest.source
     assert source["files"].keys() == {"models/8301_gpt.pth", "models/tokenizer.json"}
     assert (source["repository"], source["base"]) == ("me/tuned/models/8301_gpt.pth", "out")
 
 
 def test_offline_mode_without_a_cache_is_refused(run_import):
-    message = run_import("http://127.0.0.1:9", "me/tts", "-o", "./out", fails=True, HF_HUB_OFFLINE="1")
+    message = run_import(NOBODY, "me/tts", "-o", "./out", fails=True, HF_HUB_OFFLINE="1")
     assert "cannot download me/tts: HF_HUB_OFFLINE is set" in message
     assert "not all in the cache" in message
 
@@ -241,7 +236,7 @@ def test_offline_mode_without_a_cache_is_refused(run_import):
 @pytest.mark.parametrize("offline", [{"HF_HUB_OFFLINE": "1"}, {}], ids=["offline", "unreachable"])
 def test_cached_checkpoints_are_imported_without_the_hub(imported, import_in, offline):
     destination = f"./again{len(offline)}"
-    import_in(imported)("http://127.0.0.1:9", "hub", "-o", destination, **offline)
+    import_in(imported)(NOBODY, "hub", "-o", destination, **offline)
     assert Bundle(imported / destination).manifest.source == Bundle(imported / "out").manifest.source
 
 
@@ -265,31 +260,27 @@ def test_a_refused_connection_is_reported(run_import):
         ({"lies": {"vocoder.pth": "f" * 64}}, (), f"me/tts records {'f' * 64}"),
     ],
 )
-def test_a_fault_of_the_repository_is_reported(run_import, files, tmp_path, hub, faults, arguments, message):
+def test_a_fault_of_the_repository_is_reported(run_import, files, tmp_path, faults, arguments, message):
     repositories = {}
     if faults is not None:
         faults = dict(faults)
         content = faults.pop("files", files)
-        repositories["me/tts"] = hub.Repository({FIRST: content, SECOND: content}, {"main": FIRST}, **faults)
-    with hub.serving(repositories) as endpoint:
-        assert message in run_import(endpoint, "me/tts", "-o", "./out", *arguments, fails=True)
+        repositories["me/tts"] = HubRepository({FIRST: content, SECOND: content}, {"main": FIRST}, **faults)
+    assert message in run_import(repositories, "me/tts", "-o", "./out", *arguments, fails=True)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("path", "message"), [("elsewhere", "answered 404"), ("portal", "does not answer like a")])
-def test_a_server_that_is_no_hub_is_reported(run_import, hub, path, message):
-    with hub.serving({}) as endpoint:
+def test_a_server_that_is_no_hub_is_reported(run_import, path, message):
+    with serving({}) as endpoint:
         assert message in run_import(f"{endpoint}/{path}", "me/tts", "-o", "./out", fails=True)
 
 
 @pytest.mark.parametrize("arguments", [("./out", "--force"), ("./new", "--expect", "out/bundle.json")])
-def test_other_bytes_of_a_commit_that_a_bundle_recorded_are_refused(
-    imported, run_import, files, tmp_path, arguments, hub
-):
+def test_other_bytes_of_a_commit_that_a_bundle_recorded_are_refused(imported, run_import, files, tmp_path, arguments):
     shutil.copytree(imported / "out", tmp_path / "out")
     forged = files | {"rlg_auto.pth": files["rlg_auto.pth"] + b"\0"}
-    with hub.serving({"Manmay/tortoise-tts": hub.Repository({FIRST: forged}, {"main": FIRST})}) as endpoint:
-        message = run_import(endpoint, "hub", "-o", *arguments, fails=True)
+    message = run_import(hub("Manmay/tortoise-tts", forged), "hub", "-o", *arguments, fails=True)
     assert "rlg_auto.pth has SHA-256" in message
     assert "out/bundle.json records" in message
     assert not (tmp_path / "new").exists()
@@ -297,12 +288,11 @@ def test_other_bytes_of_a_commit_that_a_bundle_recorded_are_refused(
     assert Bundle(tmp_path / "out").identity == Bundle(imported / "out").identity
 
 
-def test_a_new_commit_can_have_other_bytes(imported, run_import, files, tmp_path, hub):
+def test_a_new_commit_can_have_other_bytes(imported, run_import, files, tmp_path):
     shutil.copytree(imported / "out", tmp_path / "out")
     changed = {name: data for name, data in files.items() if name != "rlg_auto.pth"}
-    repository = hub.Repository({FIRST: files, SECOND: changed}, {"main": SECOND})
-    with hub.serving({"Manmay/tortoise-tts": repository}) as endpoint:
-        run_import(endpoint, "hub", "-o", "./out", "--force")
+    served = {"Manmay/tortoise-tts": HubRepository({FIRST: files, SECOND: changed}, {"main": SECOND})}
+    run_import(served, "hub", "-o", "./out", "--force")
     assert Bundle(tmp_path / "out").manifest.source["revision"] == SECOND
     assert "rlg_auto" not in Bundle(tmp_path / "out").networks
 
@@ -310,7 +300,7 @@ def test_a_new_commit_can_have_other_bytes(imported, run_import, files, tmp_path
 # Recorded hashes
 
 
-def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle_json(tmp_path, edit_json):
+def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle_json(tmp_path):
     path = tmp_path / "expected.json"
     path.write_text(json.dumps({"a.pth": "A" * 64}))
     assert read_expected(path) == {"a.pth": "A" * 64}
@@ -321,14 +311,12 @@ def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle_json(tmp_path, edit
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a.pth": "12"}', '{"source": {}}', '{"a.pth": 3}'])
 def test_a_file_without_hashes_is_refused(tmp_path, text):
     (tmp_path / "expected.json").write_text(text)
-    with pytest.raises(UserError, match=r"expected\.json"):
-        read_expected(tmp_path / "expected.json")
+    assert_refused(r"expected\.json", lambda: read_expected(tmp_path / "expected.json"))
 
 
 def test_hashes_are_compared_without_case_and_every_recorded_file_must_exist():
     check_recorded_hashes({"a.pth": "AB"}, {"a.pth": "ab", "b.pth": "cd"}, "x")
-    with pytest.raises(UserError, match=r"x records a SHA-256 for c\.pth"):
-        check_recorded_hashes({"c.pth": "ab"}, {"a.pth": "ab"}, "x")
+    assert_refused(r"x records a SHA-256 for c\.pth", check_recorded_hashes, {"c.pth": "ab"}, {"a.pth": "ab"}, "x")
 
 
 @pytest.mark.parametrize(

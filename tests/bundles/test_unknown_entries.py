@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from ane import cli
 from ane.bundles import open_model
 from tests.bundles.community_layouts import GPT
+from tests.edits import edit_checkpoint
 from tests.fastspeech_files import fastspeech_entries, write_fastspeech, write_hifigan
 from tests.models.whisper.random_whisper import write_openai
 
@@ -77,9 +78,28 @@ OTHERS = {
 }
 
 
-def imported(source: Path, tmp_path: Path, *flags: object) -> tuple[int, Path]:
-    folder = tmp_path / "imported"
-    return cli.main(["import", str(source), "-o", str(folder), *map(str, flags)]), folder
+@pytest.fixture
+def accepted(tmp_path, capsys) -> Callable[..., str]:
+    """``accepted(source, *flags)``: what `ane import` prints when it makes the bundle ``tmp_path``/imported."""
+
+    def run(source: Path, *flags: object, status: int = 0) -> str:
+        assert cli.main(["import", str(source), "-o", str(tmp_path / "imported"), *map(str, flags)]) == status
+        return capsys.readouterr()[status]
+
+    return run
+
+
+@pytest.fixture
+def refused(tmp_path, accepted) -> Callable[..., str]:
+    """``refused(source, *flags)``: what `ane import` complains about, without making that bundle."""
+
+    def run(source: Path, *flags: object) -> str:
+        before = (tmp_path / "imported").exists()
+        line = accepted(source, *flags, status=1)
+        assert (tmp_path / "imported").exists() == before
+        return line
+
+    return run
 
 
 def without_encoder(entries: dict) -> dict:
@@ -91,14 +111,13 @@ def without_encoder(entries: dict) -> dict:
     "change",
     [dict, lambda entries: {"ema": entries}, lambda entries: {f"module.{key}": entries[key] for key in entries}],
 )
-def test_a_base_provides_the_encoder_that_a_decoder_lacks(change, directory, original, tmp_path, capsys):
+def test_a_base_provides_the_encoder_that_a_decoder_lacks(change, directory, original, tmp_path, accepted):
     entries = without_encoder(torch.load(directory / GPT, weights_only=True))
     torch.save(change(entries), source := tmp_path / "plain.pth")
-    status, folder = imported(source, tmp_path, "--base", original)
-    assert status == 0
-    assert "lacks conditioning_encoder, so this model gets the one of" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(accepted(source, "--base", original).split())
+    assert "lacks conditioning_encoder, so this model gets the one of" in printed
     for network in ("autoregressive", "conditioning_encoder"):
-        found, expected = (open_model(bundle).tensors(network) for bundle in (folder, original))
+        found, expected = (open_model(bundle).tensors(network) for bundle in (tmp_path / "imported", original))
         assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
@@ -110,20 +129,16 @@ def test_a_base_provides_the_encoder_that_a_decoder_lacks(change, directory, ori
         ("conditioning_encoder.init.weight", torch.ones(3), "conditioning_encoder."),
     ],
 )
-def test_a_fault_of_a_decoder_without_its_encoder_is_named(key, value, message, directory, original, tmp_path, capsys):
+def test_a_fault_of_a_decoder_without_its_encoder_is_named(key, value, message, directory, original, tmp_path, refused):
     entries = without_encoder(torch.load(directory / GPT, weights_only=True))
     value = entries[key] * value if not value.ndim else value
     torch.save(entries | {key: value}, source := tmp_path / "plain.pth")
-    status, folder = imported(source, tmp_path, "--base", original)
-    assert status == 1
-    assert message in capsys.readouterr().err
-    assert not folder.exists()
+    assert message in refused(source, "--base", original)
 
 
-def test_a_folder_whose_decoder_lacks_its_encoder_needs_a_base(directory, tmp_path, capsys):
+def test_a_folder_whose_decoder_lacks_its_encoder_needs_a_base(directory, refused):
     torch.save(without_encoder(torch.load(directory / GPT, weights_only=True)), directory / GPT)
-    assert imported(directory, tmp_path)[0] == 1
-    line = " ".join(capsys.readouterr().err.split())
+    line = " ".join(refused(directory).split())
     assert "the file lacks the whole conditioning_encoder: name a bundle that has it, with" in line
 
 
@@ -132,21 +147,24 @@ def test_a_folder_whose_decoder_lacks_its_encoder_needs_a_base(directory, tmp_pa
     ("change", "messages"), [*ADAPTERS.items(), *((change, (message,)) for change, message in OTHERS.values())]
 )
 def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_request(
-    change: Callable[[dict], Any], messages: tuple[str, ...], with_encoder: bool, directory, original, tmp_path, capsys
+    change: Callable[[dict], Any],
+    messages: tuple[str, ...],
+    with_encoder: bool,
+    directory,
+    original,
+    tmp_path,
+    accepted,
+    refused,
 ):
     entries = torch.load(directory / GPT, weights_only=True)
     entries = entries if with_encoder else without_encoder(entries)
     torch.save(change(dict(entries)), source := tmp_path / "tuned_gpt.pth")
-    status, folder = imported(source, tmp_path, "--base", original)
-    line = capsys.readouterr().err
-    assert status == 1
+    line = refused(source, "--base", original)
     assert all(message in line for message in (GPT, *messages, "--ignore-unknown"))
-    assert not folder.exists()
-    status, folder = imported(source, tmp_path, "--base", original, "--ignore-unknown")
-    assert status == 0
     left_out = "Left out, although this version does not know its purpose: autoregressive.pth: "
-    assert left_out in capsys.readouterr().out
-    found, expected = (open_model(bundle=bundle).tensors("autoregressive") for bundle in (folder, original))
+    assert left_out in accepted(source, "--base", original, "--ignore-unknown")
+    both = tmp_path / "imported", original
+    found, expected = (open_model(bundle=bundle).tensors("autoregressive") for bundle in both)
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
@@ -203,13 +221,13 @@ TRAINERS = (
 
 
 def test_the_state_of_a_trainer_and_upstreams_copy_of_the_decoder_are_left_out_without_a_question(
-    directory, original, tmp_path, capsys
+    directory, original, tmp_path, accepted
 ):
     entries = with_upstreams_copy(torch.load(directory / GPT, weights_only=True))
     state = {name: {"state": {0: {"exp_avg": torch.ones(2)}}} for name in TRAINERS}
     torch.save({"model": entries, **state, "args": {"lora_rank": 8}}, source := tmp_path / "tuned_gpt.pth")
-    assert imported(source, tmp_path, "--base", original)[0] == 0
-    assert "Left out, because speech does not need it: autoregressive.pth: optimizer, " in capsys.readouterr().out
+    printed = accepted(source, "--base", original)
+    assert "Left out, because speech does not need it: autoregressive.pth: optimizer, " in printed
 
 
 def adapter_files(entries: dict, folder: Path) -> dict[str, str]:
@@ -230,48 +248,40 @@ def adapter_files(entries: dict, folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_files_of_adapters_next_to_official_files_are_refused_by_name(directory, tmp_path, capsys):
+def test_the_files_of_adapters_next_to_official_files_are_refused_by_name(directory, accepted, refused):
     expected = adapter_files(torch.load(directory / GPT, weights_only=True), directory)
-    status, folder = imported(directory, tmp_path)
-    line = capsys.readouterr().err
-    assert status == 1
-    assert not folder.exists()
+    line = refused(directory)
     assert all(f"{file}: " in line and key in line for file, key in expected.items())
     assert all(text in line for text in ("adapter (LoRA or similar)", "merge_and_unload()", "--ignore-unknown"))
-    status, folder = imported(directory, tmp_path, "--ignore-unknown")
-    out = capsys.readouterr().out
-    assert status == 0
+    out = accepted(directory, "--ignore-unknown")
     assert all(f"{file}: " in out for file in expected)
 
 
-def test_the_files_of_weights_that_are_not_read_are_named(directory, tmp_path, capsys):
+def test_the_files_of_weights_that_are_not_read_are_named(directory, accepted):
     (directory / "models").mkdir()
     torch.save({"x.weight": torch.ones(2)}, directory / "classifier.pth")
     torch.save({"x.weight": torch.ones(2)}, directory / "models" / "other.ckpt")
     (directory / "training_args.bin").write_bytes(b"no checkpoint")
-    assert imported(directory, tmp_path)[0] == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not read")]
+    [line] = [line for line in accepted(directory).splitlines() if line.startswith("Not read")]
     names = line.removeprefix("Not read, because other files have the networks: ").split(", ")
     assert {"classifier.pth", "models/other.ckpt", "training_args.bin"} <= set(names)
     assert not {GPT, "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth", "mel_norms.pth"} & set(names)
 
 
-def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, capsys):
+def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, accepted, refused):
     (tmp_path / "whisper").mkdir()
     source = write_openai(tmp_path / "whisper")
     content = torch.load(source, weights_only=True)
     torch.save(content | {"lora": {"a": torch.ones(2)}}, source)
-    assert imported(source, tmp_path)[0] == 1
-    assert f"{source.name}: lora.a. Either merge" in capsys.readouterr().err
+    assert f"{source.name}: lora.a. Either merge" in refused(source)
     torch.save(content, source)
     save_file({"x.lora_A.weight": torch.ones(2)}, tmp_path / "whisper" / "adapter_model.safetensors")
-    assert imported(source.parent, tmp_path)[0] == 1
-    assert "adapter_model.safetensors: x.lora_A.weight. Either merge" in capsys.readouterr().err
-    assert imported(source.parent, tmp_path, "--ignore-unknown")[0] == 0
+    assert "adapter_model.safetensors: x.lora_A.weight. Either merge" in refused(source.parent)
+    accepted(source.parent, "--ignore-unknown")
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, capsys):
+def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, refused):
     entries = torch.load(directory / GPT, weights_only=True)
     factors = {
         f"base_model.model.{key}": value
@@ -279,30 +289,26 @@ def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, capsys
     }
     source = tmp_path / f"adapter_model{suffix}"
     save_file(factors, source) if suffix == ".safetensors" else torch.save(factors, source)
-    assert imported(source, tmp_path, "--base", original)[0] == 1
-    line = capsys.readouterr().err
+    line = refused(source, "--base", original)
     assert "has only the weights of an adapter (LoRA or similar)" in line
     assert "merge_and_unload()" in line
 
 
-def test_unknown_entries_of_fastspeech_and_its_vocoder_are_refused(tmp_path, capsys):
+def test_unknown_entries_of_fastspeech_and_its_vocoder_are_refused(tmp_path, accepted, refused):
     layer = "phoneme_side.layer_stack.0.slf_attn.linear"
     entries = fastspeech_entries()
     source = write_fastspeech(tmp_path / "lj.pt", entries | adapter(entries, layer, "lora_A", "lora_B"))
-    assert imported(source, tmp_path)[0] == 1
-    assert "lj.pt: phoneme_side.layer_stack.N.slf_attn.linear.lora_A" in capsys.readouterr().err
-    assert imported(source, tmp_path, "--ignore-unknown")[0] == 0
+    assert "lj.pt: phoneme_side.layer_stack.N.slf_attn.linear.lora_A" in refused(source)
+    accepted(source, "--ignore-unknown")
     plain = write_fastspeech(tmp_path / "plain.pt", entries)
     vocoder = write_hifigan(tmp_path / "generator.pth")
-    loaded = torch.load(vocoder, weights_only=True)
-    loaded["generator"]["speaker.weight"] = torch.ones(3)
-    torch.save(loaded | {"mpd": {"x": torch.ones(3)}, "optim_g": {"x": torch.ones(3)}, "steps": 3}, vocoder)
-    capsys.readouterr()
-    assert imported(plain, tmp_path, "--vocoder", vocoder, "--force")[0] == 1
-    assert "generator.pth: speaker.weight. The model may" in capsys.readouterr().err
+    beside = {"mpd": {"x": torch.ones(3)}, "optim_g": {"x": torch.ones(3)}, "steps": 3}
+    edit_checkpoint(vocoder, lambda loaded: loaded["generator"].update({"speaker.weight": torch.ones(3)}))
+    edit_checkpoint(vocoder, lambda loaded: loaded.update(beside))
+    assert "generator.pth: speaker.weight. The model may" in refused(plain, "--vocoder", vocoder, "--force")
 
 
-def test_a_model_without_entries_of_its_own_does_not_take_the_flag(tmp_path, capsys):
+def test_a_model_without_entries_of_its_own_does_not_take_the_flag(tmp_path, refused):
     (tmp_path / "kokoro.onnx").write_bytes(b"x")
-    assert imported(tmp_path / "kokoro.onnx", tmp_path, "--ignore-unknown")[0] == 1
-    assert "--ignore-unknown has no effect on Kokoro checkpoints" in capsys.readouterr().err
+    line = refused(tmp_path / "kokoro.onnx", "--ignore-unknown")
+    assert "--ignore-unknown has no effect on Kokoro checkpoints" in line
