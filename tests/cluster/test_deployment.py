@@ -11,7 +11,7 @@ import pytest
 
 import ane
 from ane.audio.writer import pcm16
-from ane.system.errors import UserError
+from tests.refusals import assert_refused
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' makes these tests run")
 serve = pytest.importorskip("ray.serve", reason="Ray Serve needs more packages: pip install '.[ray-serve]'")
@@ -77,8 +77,11 @@ def test_nobody_speaks_without_a_token_where_other_machines_listen(monkeypatch):
     from ane.cluster import deployment
 
     monkeypatch.setattr(deployment, "listening_host", lambda: "0.0.0.0")
-    with pytest.raises(UserError, match=r"Ray Serve listens on 0\.0\.0\.0, where other machines reach it: give"):
-        deployment.application({"models": "demo"})
+    assert_refused(
+        r"Ray Serve listens on 0\.0\.0\.0, where other machines reach it: give",
+        deployment.application,
+        {"models": "demo"},
+    )
     assert deployment.application({"models": "demo", "token": "secret"})
 
 
@@ -94,5 +97,4 @@ def test_nobody_speaks_without_a_token_where_other_machines_listen(monkeypatch):
 def test_options_are_checked(options, message):
     from ane.cluster.deployment import application
 
-    with pytest.raises(UserError, match=message):
-        application(options)
+    assert_refused(message, application, options)

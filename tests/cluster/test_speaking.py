@@ -6,7 +6,7 @@ import pytest
 import ane
 from ane.cluster import speak_many
 from ane.cluster.workers import connected
-from ane.system.errors import UserError
+from tests.refusals import assert_refused
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' makes these tests run")
 data = pytest.importorskip("ray.data", reason="Ray Data needs pandas and pyarrow: pip install '.[ray]'")
@@ -32,8 +32,7 @@ def test_a_data_set_of_texts(alone):
     with connected(None):
         rows = data.from_items([{"line": text, "number": number} for number, text in enumerate(TEXTS)])
         spoken = speak_many(rows, column="line", workers=1, **REQUEST).take_all()
-        with pytest.raises(UserError, match="address has no effect"):
-            speak_many(rows, address="auto")
+        assert_refused("address has no effect", speak_many, rows, address="auto")
     assert sorted(row["number"] for row in spoken) == [0, 1]
     for row in spoken:
         assert np.array_equal(row["audio"], alone[row["line"]])
