@@ -87,7 +87,7 @@ class GraphRequest:
         return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
     def pools(self, cache: str) -> dict[int, Sizes]:
-        """Return the numbers of kv-cache slots for which to build a decoder's steps, by number of lanes.
+        """Return the numbers of kv-cache slots for which to build a decoder's steps, by number of lanes (sequences).
 
         If ``caches`` does not have this kind of cache, return {}.
         """

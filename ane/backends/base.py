@@ -328,7 +328,7 @@ class DeferredBackend(ForwardingBackend):
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:
-    """Check the inputs of a call against the names, shapes and dtypes that the stage declares.
+    """Check the inputs of a stage (network call) against the names, shapes and dtypes that the stage declares.
 
     A dimension that has a name in the declared shape may have any size.
 

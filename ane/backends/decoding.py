@@ -71,7 +71,7 @@ class Decoder(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0, prefix_indices: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Decode T new columns on each of n lanes, from ``first_lane`` to ``first_lane + n − 1``.
+        """Decode T new columns on each of n lanes (sequences), from ``first_lane`` to ``first_lane + n − 1``.
 
         Column t of a lane takes the lane's own position ``length + t``. The column attends to the lane's prefix, to the
         lane's earlier positions and to itself.
@@ -91,8 +91,8 @@ class Decoder(ABC):
         """Store a memory: an array, such as the output of an encoder, to which columns cross-attend.
 
         Call this method before you call ``prefill`` with the same ``index``. The method computes the memory's keys and
-        values once. All lanes that continue the prefix at ``index`` attend to this memory. A later ``prefill`` at
-        ``index`` keeps the memory.
+        values once. All lanes (sequences) that continue the prefix at ``index`` attend to this memory. A later
+        ``prefill`` at ``index`` keeps the memory.
 
         Args:
             memory: Memory (``DecoderShape.memory_length``, D) float32.
@@ -111,7 +111,10 @@ class Decoder(ABC):
         return False
 
     def copy_lanes(self, sources: np.ndarray, length: int) -> None:
-        """Copy the first ``length`` own positions of lane ``sources[i]`` to lane i, for all i together.
+        """For each lane i, copy the first ``length`` positions after the prefix from lane ``sources[i]``.
+
+        A lane is a sequence of the decoder's batch. All lanes are copied together, so that no lane reads a lane that
+        was already overwritten.
 
         Args:
             sources: For each of the first n lanes, the index of the lane to copy from, (n,) int64. The copy does not
@@ -122,7 +125,7 @@ class Decoder(ABC):
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
-    """Return the number of own positions that the longest lane has after a step.
+    """Return how many positions after its prefix the longest lane (sequence) has after a step.
 
     Raises:
         ValueError: The step needs more lanes than the decoder has, or more positions than its capacity.

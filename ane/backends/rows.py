@@ -15,7 +15,7 @@ MOST_ROWS = 960  # largest number of new rows per call in ``run_rows``
 
 
 def longest_pass(backend: Backend, stage: str, positions: int) -> int:
-    """Return how many positions one call of a stage can take on this backend, at most the model's ``positions``."""
+    """Return how many positions a stage (network call) can take on this backend, at most the model's ``positions``."""
     return min(positions, backend.row_limit(stage).most or positions)
 
 
@@ -28,9 +28,10 @@ def run_rows(
     first: int = MOST_ROWS,
     name: str = "frames",
 ) -> Iterator[np.ndarray]:
-    """Run a stage on rows ``x``, window by window. For the n new rows of each window, yield the output (rate · n, C').
+    """Run a stage (network call) on rows ``x``, window by window.
 
-    The stage takes rows and a mask, which is 0 for padding.
+    For the n new rows of each window, yield the output (rate · n, C'). The stage takes rows and a mask, which is 0 for
+    padding.
 
     Args:
         backend: Backend that runs the stage.

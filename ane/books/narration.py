@@ -134,7 +134,10 @@ def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int |
 
 @contextmanager
 def leases_renewed(store: JobStore) -> Iterator[None]:
-    """Renew this process's leases on chunks from a thread until the ``with`` block ends. Then give up the leases."""
+    """Renew this process's leases (reservations of chunks) from a thread until the ``with`` block ends.
+
+    Then give up the leases.
+    """
     ended = threading.Event()
 
     def renew() -> None:

@@ -98,7 +98,7 @@ def published(path: Path, ownership: FileOwnership) -> Iterator[Path]:
 
     The file is flushed to disk first. The yielded path has the file name of ``path``, because its suffix tells writers
     the format. Files that an interrupted run left behind are removed first. The caller must hold the lease on the
-    output.
+    output (``JobStore.claim_output``).
     """
     store = ownership.store
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"

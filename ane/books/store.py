@@ -264,9 +264,9 @@ class JobStore(JobDatabase):
 
     @contextmanager
     def output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Run a transaction if this process still holds the lease on the output.
+        """Run a transaction if this process still holds the lease (reservation) of the output.
 
-        Raises UserError if it lost the lease.
+        Otherwise, raise UserError.
         """
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
@@ -305,7 +305,9 @@ class JobStore(JobDatabase):
         words: Sequence[SpokenWord] = (),
         signals: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Store the sound of a chunk that this process reserved. If the lease was lost, store nothing and return False.
+        """Store the sound of a chunk that this process reserved.
+
+        If the lease (reservation) was lost, store nothing and return False.
 
         Args:
             audio: The sound, (S,) float32 from -1 to 1.
@@ -365,7 +367,10 @@ class JobStore(JobDatabase):
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
     def save_check(self, claimed: StoredChunk, checker: str, best: SpokenChunk, rate: int) -> bool:
-        """Store the best sound of a chunk, and its problems. If the lease was lost, store nothing and return False."""
+        """Store the best sound of a chunk, and its problems.
+
+        If the lease (reservation) was lost, store nothing and return False.
+        """
         key = claimed.chunk.key
         with self._transaction() as run:
             if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:

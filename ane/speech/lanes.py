@@ -76,7 +76,10 @@ class LanePrompt(Protocol):
         """Return the columns of the prompt, (P columns, D) float32. Raises UserError if the prompt is invalid."""
 
     def begin(self, index: int) -> SampledSequence:
-        """Create the sequence with this index. ``Lanes`` calls this method when a lane is free for the sequence."""
+        """Create the sequence with this index.
+
+        ``Lanes`` calls this method when a lane (row of the batch) is free for the sequence.
+        """
 
 
 class Decoding:
@@ -392,7 +395,10 @@ class Lanes:
             self._retire(lane)
 
     def _decode(self) -> None:
-        """Decode one column on every active lane. The decoder also computes the idle lanes between active lanes."""
+        """Decode one column on every active lane (row of the batch).
+
+        The decoder also computes the idle lanes between active lanes.
+        """
         low, high = min(self.active), max(self.active) + 1
         columns = np.zeros((high - low, 1, len(self.active[low].column)), np.float32)
         lengths = np.zeros(high - low, np.int64)

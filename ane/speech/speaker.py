@@ -199,7 +199,7 @@ class Speaker(ABC):
 
     @takes_texts_and_fields(SpeechCall)
     def speak_all(self, texts: Sequence[str], call: SpeechCall) -> Iterator[Speech]:
-        """Speak several texts together, so that they share the decoder's lanes and the networks' passes.
+        """Speak several texts together, so that they share batches of the decoder and passes of other networks.
 
         Each text sounds the same as if ``speak`` spoke it with the same seed. Work begins when you take the first
         ``Speech``. The iterator yields the speeches in the order of the texts, and yields each as soon as it is ready.

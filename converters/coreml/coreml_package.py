@@ -373,7 +373,10 @@ def check_options(options: CoreMLOptions, model: Bundle) -> None:
 
 
 def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
-    """Raise UserError if the engine rejects a number of slots or lanes, or if the longest prefix does not fit."""
+    """Raise UserError if the engine rejects a number of slots or lanes, or if the longest prefix does not fit.
+
+    A slot is a position in the kv-cache, and a lane is a sequence.
+    """
     sizes, prefill = options.buckets.get(STEP), options.buckets.get("prefill")
     most = max(sizes or default)
     if most > MAX_AXIS:

@@ -155,7 +155,7 @@ def decoder_step(
     caches: Sequence[list[Tensor]],
     *cross: Any,
 ) -> tuple[Tensor, ...]:
-    """Decode the new columns of all lanes, (n, T, D).
+    """Decode the new columns of all lanes (sequences), (n, T, D).
 
     Args:
         network: The decoder.
@@ -223,7 +223,7 @@ def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> 
 
 
 def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[str, tuple[Any, Axes]]:
-    """Describe the inputs of a step. ``shared`` says whether all lanes share one prefix."""
+    """Describe the inputs of a step. ``shared`` says whether all lanes (sequences) share one prefix."""
     layers, heads, width = shape.layers, shape.heads, shape.head_width
 
     def caches(*size: int) -> list[Tensor]:  # one tensor per layer, because the tracer merges inputs that are the same

@@ -65,7 +65,7 @@ def slots(model: Bundle, lanes: int) -> Sizes:
 
 
 def pool_slots(config: Any, lanes: int, codes: int) -> int:
-    """Return the default number of slots in the decoder's cache for this number of lanes.
+    """Return the default number of slots in the decoder's cache for this number of lanes (sequences).
 
     The slots hold a prefix and all codes of every lane. A single lane gets slots for all positions that the decoder has
     for codes.

@@ -33,7 +33,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run three steps on all lanes, then decode several positions in one call on one lane.
+    """Run three steps on all lanes (sequences), then decode several positions in one call on one lane.
 
     In the third step, one lane starts again.
     """
@@ -136,7 +136,10 @@ def id_probe(stage: str, name: str, ids: str) -> Probe:
 def step_prefixes(
     backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Run steps whose lanes have different positions and different prefixes. One lane changes to another prefix."""
+    """Run steps whose lanes (sequences) have different positions and different prefixes.
+
+    One lane changes to another prefix.
+    """
     lanes = lengths["lanes"]
     starts = [prefix(backend, model, length, rng) for length in (9, 14)]
     codes = Embeddings(**backend.embeddings()).code

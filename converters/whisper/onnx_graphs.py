@@ -35,7 +35,7 @@ def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tu
 
 
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """Compute a decoder step whose lanes all belong to the same window."""
+    """Compute a decoder step whose lanes (sequences) all belong to the same window (stretch of audio)."""
     *caches_of_lanes, keys, values = caches
     return graph.decoder_step(
         network,
@@ -56,7 +56,7 @@ def _step_prefixes(
     memory_rows: Tensor,
     *caches: list[Tensor],
 ) -> tuple[Tensor, ...]:
-    """Compute a decoder step whose lanes belong to several windows.
+    """Compute a decoder step whose lanes (sequences) belong to several windows.
 
     Each window (stretch of audio) has a separate prefix.
     """
@@ -72,7 +72,7 @@ def _step_prefixes(
 
 
 def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function that lets the queries of all lanes, (n, heads, T, w), attend to one window.
+    """Return a function that lets the queries (n, heads, T, w) of all lanes (sequences) attend to one audio window.
 
     The window's keys and values are (heads, N, w). One matrix product per head computes the scores of all lanes.
     """
@@ -86,7 +86,7 @@ def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor, rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function that lets the queries of each lane, (n, heads, T, w), attend to the lane's own window.
+    """Return a function that lets the queries (n, heads, T, w) of each lane (sequence) attend to the lane's own window.
 
     A window is the stretch of audio that a lane transcribes. The windows' keys and values are (prefixes, heads, N, w).
     ``lanes`` and ``rows`` are the graph's inputs ``memory_lanes`` and ``memory_rows``.

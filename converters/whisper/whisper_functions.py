@@ -30,7 +30,10 @@ def longest_prefix(config: WhisperDecoderConfig) -> int:
 
 
 def slots(model: Bundle, lanes: int) -> Sizes:
-    """Return the default number of slots in the kv-cache, enough for one prefix and all positions of every lane."""
+    """Return the default number of slots in the kv-cache.
+
+    The slots hold a prefix and all positions of every lane (sequence).
+    """
     config = model.config("decoder")
     return (sum(-(-length // 64) * 64 for length in (longest_prefix(config), lanes * config.n_text_ctx)),)
 

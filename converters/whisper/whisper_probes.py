@@ -49,7 +49,7 @@ def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.
 
 
 def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Run three steps on lanes of up to two windows, then decode several positions of one lane in a single call.
+    """Run three steps on lanes (sequences) of up to two windows, then decode several positions of a lane at once.
 
     In the third step, one lane starts again.
     """
@@ -97,9 +97,9 @@ def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.ra
 def step_prefixes(
     backend: Backend, model: Bundle, lengths: Mapping[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Run steps whose lanes have different positions and belong to three windows. One lane changes to another window.
+    """Run steps whose lanes (sequences) have different positions and belong to three windows.
 
-    The windows have different numbers of lanes.
+    One lane changes to another window. The windows have different numbers of lanes.
     """
     lanes, windows = lengths["lanes"], 3
     decoder = backend.decoder(lanes, 6, windows, PREFIX)

@@ -206,7 +206,8 @@ class _StepAttention:
     def _product(self, x: mx.array, stored: mx.array) -> mx.array:
         """Multiply x (n, heads, T, a) by ``stored`` (n or 1, heads, a, b).
 
-        If all lanes share a prefix, the first axis of ``stored`` is 1, and all lanes are rows of a single product.
+        If all lanes (sequences) share a prefix, the first axis of ``stored`` is 1, and all lanes are rows of a single
+        product.
         """
         if not self.shared:
             return x @ stored

@@ -115,7 +115,7 @@ class OnnxDecoder(Decoder):
         return call.output("hidden"), call.output("logits")
 
     def _write(self, first: int, lengths: np.ndarray, columns: int, call: BoundCall) -> None:
-        """Write the new keys and values of a step into the lanes' caches.
+        """Write the new keys and values of a step into the caches of its lanes (sequences).
 
         Args:
             first: Index of the first lane of the step.
@@ -138,8 +138,8 @@ class OnnxDecoder(Decoder):
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
         """Return the attention mask of a step, (n, T, P + L + T) float32.
 
-        The caches have P positions for a prefix and L positions for a lane. Each of the T new columns of a lane attends
-        to its prefix, to the positions that its lane already has, to earlier new columns and to itself.
+        The caches have P positions for a prefix and L positions for a lane (sequence). Each of the T new columns of a
+        lane attends to its prefix, to the positions that its lane already has, to earlier new columns and to itself.
         """
         P, L = self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
@@ -154,7 +154,7 @@ class OnnxDecoder(Decoder):
         If an earlier call has the same tensors, return this call.
 
         Args:
-            n: Number of lanes in the step.
+            n: Number of lanes (sequences) in the step.
             T: Number of columns per lane.
             first_lane: Index of the first lane.
             prefix_indices: Index of each lane's prefix, (n,).
@@ -171,7 +171,8 @@ class OnnxDecoder(Decoder):
     def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None, rows: int) -> BoundCall:
         """Bind the graph for a step to tensors. See ``_step_call`` for the arguments.
 
-        ``common_prefix`` is the index of the prefix that all lanes continue, or ``None`` if their prefixes differ.
+        ``common_prefix`` is the index of the prefix that all lanes (sequences) continue, or ``None`` if their prefixes
+        differ.
         """
         d, P, L = self.shape, self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         inputs = {"columns": self._zeros(n, T, d.width), "mask": self._zeros(n, T, P + L + T)}
@@ -267,7 +268,7 @@ class OnnxDecoder(Decoder):
 
 
 def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Group lanes by the prefix that they continue.
+    """Group lanes (sequences) by the prefix that they continue.
 
     Args:
         indices: Index of each lane's prefix, (n,).

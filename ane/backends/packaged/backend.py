@@ -190,7 +190,7 @@ class PackagedBackend(PackagedEngine):
         return FunctionSet(partial(self.functions, network), partial(self.table, network))
 
     def row_limit(self, stage: str) -> RowLimit:
-        """Return the longest row that a stage's functions take.
+        """Return the longest row that the functions of a stage (network call) take.
 
         If the stage's network has no package, there is no limit.
         """

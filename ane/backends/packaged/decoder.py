@@ -119,7 +119,10 @@ class PackagedDecoder(Decoder):
         return np.concatenate(hidden), np.concatenate(logits)
 
     def _make_pools(self) -> list[SlotPool]:
-        """Divide the lanes among pools, so that a step takes as few calls, and then as few columns, as possible."""
+        """Divide the lanes (sequences) among pools.
+
+        A step should take as few calls, and then as few columns, as possible.
+        """
         by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # functions that differ only in their slots
         for step in self.steps:
             by_shape.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
@@ -161,7 +164,7 @@ class PackagedDecoder(Decoder):
             smaller = function.bucket["slots"]
 
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
-        """Return for how many lanes these functions have enough columns, and enough slots (cache positions)."""
+        """Return for how many lanes (sequences) these functions have enough columns and slots (cache positions)."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
         if functions[0].kind == "state":  # the function "store" fills a whole block of slots
             block = self._store_of(functions[0]).bucket["columns"]

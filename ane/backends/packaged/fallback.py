@@ -147,7 +147,7 @@ class FallbackDecoder(RetryingProxy, Decoder):
         return result
 
     def _rebind(self) -> None:
-        """Create a new decoder, and compute all memories, all prefixes and the columns of all lanes on it again."""
+        """Create a new decoder. Compute on it all memories, all prefixes and the columns of all lanes (sequences)."""
         super()._rebind()
         for index, memory in self._memories.items():
             self._bound.set_memory(memory, index)

@@ -48,8 +48,8 @@ def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarr
 def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
     """Multiply columns (n, D) by ``scale``, and pad them to ``count`` columns, (1, D, 1, count).
 
-    An idle lane has columns of zeros. A norm of such a column would divide by zero, and the kv-cache would carry the
-    NaN to other lanes. This function therefore fills columns of zeros and the padding with a ramp.
+    An idle lane (sequence) has columns of zeros. A norm of such a column would divide by zero, and the kv-cache would
+    carry the NaN to other lanes. This function therefore fills columns of zeros and the padding with a ramp.
     """
     x: np.ndarray = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
@@ -118,7 +118,7 @@ class SlotPool(ABC):
 
         Args:
             function: Function to run.
-            slots: Slots for the new keys and values, in the order of the columns.
+            slots: Slots (cache positions) for the new keys and values, in the order of the columns.
             memory: Inputs with the keys and values to cross-attend to.
             inputs: All other inputs.
         """
@@ -156,7 +156,7 @@ class SlotPool(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append T columns to each of n lanes in this pool, beginning with lane ``first_lane``.
+        """Append T columns to each of n lanes (sequences) in this pool, beginning with lane ``first_lane``.
 
         Args:
             columns: Columns (n, T, D).
@@ -194,7 +194,7 @@ class SlotPool(ABC):
         prefixes: np.ndarray,
         memory: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute ``step`` for n lanes that all cross-attend to the same memory.
+        """Compute ``step`` for n lanes (sequences) that all cross-attend to the same memory.
 
         Args:
             columns: Columns (n, T, D).
@@ -227,8 +227,8 @@ class SlotPool(ABC):
     def _admit(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> int:
         """Make room for a prefix in the kv-cache, and return the number that marks the prefix's slots in ``owner``.
 
-        The pool holds at most as many prefixes as lanes. If the pool is full, it drops a prefix that is not in
-        ``needed``.
+        The pool holds at most as many prefixes as lanes (sequences). If the pool is full, it drops a prefix that is not
+        in ``needed``.
         """
         current = list(self.settings.stored.values())
         dropped = [other for other in self.prefixes if other is prefix or other not in current]
@@ -261,7 +261,7 @@ class SlotPool(ABC):
 
         Args:
             columns: Columns (n, D).
-            owners: Owner of each column: a lane or a prefix, (n,).
+            owners: Owner of each column: the number of a lane (sequence) or prefix, (n,).
             positions: Position of each column in its owner, (n,).
             prefixes: Owner number of the prefix to which each column attends, (n,).
             before: Number of the owner's stored positions to which each column attends, beginning with position 0,
@@ -324,7 +324,10 @@ class HostPool(SlotPool):
         return np.flatnonzero(self.owner == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return the number of slots up to the last slot in use, because ``resized`` drops all slots after these."""
+        """Return the number of slots (cache positions) up to the last slot in use.
+
+        ``resized`` drops all slots after these.
+        """
         used = np.flatnonzero(self.owner != FREE)
         return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
 
@@ -408,7 +411,10 @@ class StatePool(SlotPool):
         self.owner[recent] = FREE
 
     def _store(self, keys: np.ndarray, values: np.ndarray, owners: np.ndarray, positions: np.ndarray) -> None:
-        """Write keys and values (layers, heads, width, n) to the first run of ``block`` free slots in the state."""
+        """Write keys and values (layers, heads, width, n) to the first run of free slots in the state.
+
+        A slot is a position in the cache, and a run has ``block`` adjacent slots.
+        """
         if not len(owners):
             return
         if not len(self._free_runs()):

@@ -183,7 +183,7 @@ class TorchBackend(Backend):
     @governed
     @torch.inference_mode()
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        """Run a stage that the model declares, and return its output.
+        """Run a stage (network call) that the model declares, and return its output.
 
         Raises:
             TypeError: An input has another name, rank, size or dtype than the stage declares.

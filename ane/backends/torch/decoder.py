@@ -126,7 +126,7 @@ class TorchDecoder(Decoder):
         return self._run_network(columns, store, partial(self._attend_memory, stored))
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
-        """Compute the hidden states (n, T, width) of n lanes' new columns.
+        """Compute the hidden states (n, T, width) for the new columns of n lanes (sequences).
 
         Args:
             columns: New columns, (n, T, width).
@@ -189,7 +189,10 @@ class TorchDecoder(Decoder):
         return self.network(columns, attend, [partial(attend_memory, layer) for layer in range(self.shape.layers)])
 
     def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
-        """Compute the attention of queries q (n, heads, T, w) to the memory of each lane's prefix."""
+        """Compute the attention of queries q (n, heads, T, w).
+
+        Each lane (sequence) attends to the memory of its prefix.
+        """
         keys, values = (
             cache[layer, prefixes.low : prefixes.high].flatten(0, 1) for cache in (self.memory_keys, self.memory_values)
         )
@@ -205,7 +208,10 @@ class TorchDecoder(Decoder):
     def _attend(
         self, layer: int, reached: "LanePositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        """Write k and v (n, heads, T, w) to the cache, and attend from q to each lane's prefix and own positions."""
+        """Write k and v (n, heads, T, w) to the caches of the lanes (sequences).
+
+        Attend from q to each lane and its prefix.
+        """
         keys, values = (
             reached.write(cache[layer, reached.lanes], new) for cache, new in ((self.keys, k), (self.values, v))
         )  # (n·heads, end, w)
@@ -255,7 +261,7 @@ class PrefixScores:
 
 
 def padded_positions(positions: int, head_width: int) -> int:
-    """Return how many positions of a lane to read so that a sum has the same bits as the sum over ``positions``.
+    """Return how many positions of a lane (sequence) to read so that a sum has the same bits as over ``positions``.
 
     The number is at least the width of a head, because MKL uses other kernels for smaller products.
     """

@@ -68,7 +68,8 @@ class KernelDecoder(TorchDecoder):
     def _through_blocks(self, call: "AttentionCall", columns: Tensor, indices: np.ndarray) -> Tensor:
         """Run all blocks on columns (n, T, width).
 
-        ``indices`` has the prefix of each lane. If prefixes have a memory, each lane attends to its prefix's memory.
+        ``indices`` has the prefix of each lane (sequence). If prefixes have a memory, each lane attends to its prefix's
+        memory.
         """
         x = columns.clone()  # the blocks write to it, and the caller may need ``columns``
         call.through(self._blocks, x, MemoryCall(self, columns.shape[1], indices) if self.shape.memory_length else None)
@@ -135,7 +136,10 @@ class AttentionCall:
         return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"), **HOST_FLOATS)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k and v (n, heads, T, w) to the caches, and attend from q to each lane's prefix and own positions."""
+        """Write k and v (n, heads, T, w) to the caches of the lanes (sequences).
+
+        Attend from q to each lane and its prefix.
+        """
         if not (q.stride() == k.stride() == v.stride() and q.stride(3) == 1):
             q, k, v = (tensor.contiguous() for tensor in (q, k, v))
         self.point(layer)

@@ -151,7 +151,7 @@ class StaticDecoder(TorchDecoder):
     def _launch(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefix_indices: np.ndarray | None
     ) -> slice:
-        """Start a step with one new column per lane, and return the requested lanes as a slice."""
+        """Start a step with one new column per lane (sequence), and return the requested lanes as a slice."""
         end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         requested = slice(first_lane, first_lane + len(columns))
@@ -178,7 +178,7 @@ class StaticDecoder(TorchDecoder):
         self.logits.device.copy_(self.network.logits(hidden[:, -1]))
 
     def _attend_static(self, layer: int, static: "StaticStep", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write k and v (lanes, heads, 1, w) to the caches. Attend from q to each lane's prefix and own positions."""
+        """Write k and v (lanes, heads, 1, w) to the caches. Attend from q to each lane (sequence) and to its prefix."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
         prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))  # (lanes, heads, 1, prefix)
@@ -189,7 +189,10 @@ class StaticDecoder(TorchDecoder):
         return own_weights @ values + static.times_prefix(prefix_weights, self.prefix_values[layer])
 
     def _attend_static_memory(self, static: "StaticStep", layer: int, q: Tensor) -> Tensor:
-        """Compute the attention of queries q (lanes, heads, 1, w) to the memory of each lane's prefix."""
+        """Compute the attention of queries q (lanes, heads, 1, w).
+
+        Each lane (sequence) attends to the memory of its prefix.
+        """
         scores = static.times_prefix(q * q.shape[-1] ** -0.5, self.memory_keys[layer].transpose(2, 3))
         return static.times_prefix(F.softmax(scores.float(), dim=-1).to(q.dtype), self.memory_values[layer])
 
@@ -240,7 +243,7 @@ class StaticStep:
         return cache[:, :, : self.bucket]
 
     def times_prefix(self, x: Tensor, prefixes: Tensor) -> Tensor:
-        """Multiply each lane's vector by the matrix of the lane's prefix.
+        """Multiply the vector of each lane (sequence) by the matrix of the lane's prefix.
 
         The method multiplies every lane by the matrices of all prefixes, and then selects the product with the lane's
         prefix. The multiplication reads every prefix once, whereas fused attention would need a copy of a prefix for

@@ -55,7 +55,7 @@ class Cut:
 
 
 def cuts_of(graph: GraphProto) -> list[Cut]:
-    """Find where to cut a published graph into stages.
+    """Find where to cut a published graph into stages (network calls).
 
     The names of parameters show the places, and are the same for every exporter.
 

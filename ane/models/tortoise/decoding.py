@@ -231,7 +231,7 @@ def make_lanes(
     recorded_heads: Sequence[tuple[int, int]] = (),
     turns: Turns | None = None,
 ) -> Lanes:
-    """Create decoder lanes for candidates of at most ``max_codes`` codes.
+    """Create lanes (rows of the decoder's batch) for candidates of at most ``max_codes`` codes.
 
     Args:
         backend: Backend that runs the decoder.
@@ -253,7 +253,10 @@ def make_lanes(
 
 
 def check_codes(max_codes: int, limit: int) -> None:
-    """Raise UserError if ``max_codes`` is more than ``limit``, the number of codes that fit on a decoder lane."""
+    """Raise UserError if ``max_codes`` is more than ``limit``.
+
+    A lane (row of the decoder's batch) has room for ``limit`` codes.
+    """
     if not 1 <= max_codes <= limit:
         raise UserError(
             f"max_codes must be from 1 to {limit}, the number of positions of this decoder, got {max_codes}",

@@ -216,8 +216,8 @@ class Rendering:
         """Yield every chunk in order.
 
         You read a chunk's sound from its attribute ``sound`` while this object makes the sound. At first, the decoder
-        works only on the first chunk, because every active lane slows the others a little. Whenever the first sound of
-        a chunk is ready, the decoder begins one more chunk.
+        works only on the first chunk, because every active lane (sequence) slows the other lanes a little. Whenever the
+        first sound of a chunk is ready, the decoder begins one more chunk.
         """
         lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)
@@ -234,7 +234,7 @@ class Rendering:
                 lanes.close()
 
     def _decode_ahead(self, lanes: Lanes, most: int) -> None:
-        """Submit chunks to the lanes until ``most`` chunks are being decoded."""
+        """Submit chunks to the lanes (the decoder's batch) until ``most`` chunks are being decoded."""
         while len(self._decodings) < len(self.chunks) and sum(not decoding.done for decoding in self._decodings) < most:
             self._decodings.append(
                 lanes.submit(self._prompt(self.chunks[len(self._decodings)]), self.context.priority, self.context.check)

@@ -37,7 +37,7 @@ class DecodingOptions:
 
     @property
     def candidates(self) -> int:
-        """The number of decoder lanes that a window needs, one for each text that the decoder tries."""
+        """The number of lanes (rows of the decoder's batch) for a window: one for each transcript that is tried."""
         return self.best_of if self.temperature > 0 else self.beam_size or 1
 
     @property
@@ -163,9 +163,9 @@ class WindowDecoder:
     def _sample(
         self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int, options: DecodingOptions
     ) -> list[tuple[Tokens, float]]:
-        """Sample all candidates to their ends, beginning with logits (lanes, V) of their first token.
+        """Sample all candidates to their ends, beginning with the logits (lanes, V) of their first tokens.
 
-        Returns the tokens and the log-probability of each candidate.
+        A lane is a row of the decoder's batch. Returns the tokens and the log-probability of each candidate.
         """
         rules = options.rules(self.special)
         while True:
