@@ -250,7 +250,7 @@ class LayerPool:
 
 
 def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None = None) -> Var:
-    """Let the columns of a call attend to the kv-cache (``pool``) and to each other, as the mask allows.
+    """Let the columns (positions) of a call attend to the kv-cache (``pool``) and to each other, as the mask allows.
 
     Args:
         s: Precision of the graph.

@@ -271,7 +271,7 @@ class SoundMask:
     margin: int
 
     def at(self, s: Style, margin: int, rate: int) -> Var:
-        """Return the mask for a level with this margin, (1, 1, 1, (frames + 2·margin)·rate)."""
+        """Return the mask for a level with this margin on both sides, (1, 1, 1, (frames + 2·margin)·rate)."""
         mask = cropped(self.frames, self.margin - margin)
         n = mask.shape[3]
         if rate == 1:

@@ -232,11 +232,11 @@ class Backend(ABC):
     def align(
         self, columns: np.ndarray, memory: np.ndarray, heads: Sequence[tuple[int, int]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a decoder with cross-attention once over columns that attend to a memory, such as Whisper's audio.
+        """Run a decoder with cross-attention once over columns (input vectors) that attend to a memory.
 
         Args:
             columns: Columns (T, D) float32.
-            memory: Encoder output to attend to, (``DecoderShape.memory_length``, D) float32.
+            memory: Encoder output to attend to, such as Whisper's states, (``DecoderShape.memory_length``, D) float32.
             heads: Cross-attention heads whose scores to return, as (layer, head) pairs.
 
         Returns:
@@ -246,7 +246,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Run the decoder once over all columns, with causal attention, and return the attention to the prefix.
+        """Run the decoder once over all columns (inputs), with causal attention. Return the attention to the prefix.
 
         Args:
             columns: Columns (T, D) float32.

@@ -38,7 +38,7 @@ class Decoder(ABC):
 
     Attributes:
         lanes: Number of lanes.
-        capacity: Number of own positions that each lane can hold.
+        capacity: Number of positions after its prefix that each lane can hold.
         prefixes: Number of prefixes that the decoder can store.
         recorded: Attention scores of the last call, (n, heads, P) float32, where n is the number of lanes in the call
             (1 for ``prefill``) and heads are those passed to ``record``. A score is q·k / √head_width of the last
@@ -73,12 +73,12 @@ class Decoder(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Decode T new columns on each of n lanes (sequences), from ``first_lane`` to ``first_lane + n − 1``.
 
-        Column t of a lane takes the lane's own position ``length + t``. The column attends to the lane's prefix, to the
-        lane's earlier positions and to itself.
+        A column is an input vector. Column t of a lane takes position ``length + t`` after the lane's prefix. The
+        column attends to the lane's prefix, to the lane's earlier positions and to itself.
 
         Args:
             columns: T columns for each of n lanes, (n, T, D) float32.
-            lengths: Number of own positions that each of the n lanes already has, (n,) int64.
+            lengths: Number of positions after its prefix that each of the n lanes already has, (n,) int64.
             first_lane: Index of the first lane.
             prefix_indices: Index of the prefix that each lane continues, (n,) int64. ``None`` means that all lanes
                 continue prefix 0.
@@ -88,7 +88,7 @@ class Decoder(ABC):
         """
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
-        """Store a memory: an array, such as the output of an encoder, to which columns cross-attend.
+        """Store a memory: an array, such as an encoder's output, to which columns (decoder inputs) cross-attend.
 
         Call this method before you call ``prefill`` with the same ``index``. The method computes the memory's keys and
         values once. All lanes (sequences) that continue the prefix at ``index`` attend to this memory. A later

@@ -86,8 +86,8 @@ def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[in
 def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[int]:
     """Divide ``frames`` frames into as few calls as possible.
 
-    Return the almost equal lengths of the calls with margins. A length is at least ``shortest``. It exceeds neither
-    ``longest`` nor the last of ``WHOLE``.
+    Return the almost equal lengths of the calls, with the margins at their ends. A length is at least ``shortest``. It
+    exceeds neither ``longest`` nor the last of ``WHOLE``.
     """
     calls, most = 1, min(longest, WHOLE[-1]) // STEP
     while (steps := -(-(frames + 2 * margin * (calls - 1)) // STEP)) > calls * most:
@@ -135,7 +135,7 @@ class Windowed:
         return self.first + (0 if self.columns is None else self.columns.shape[1])
 
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
-        """Append columns, and yield the sound (m,) float32 of every window that they complete."""
+        """Append columns (inputs for one frame each), and yield the sound (m,) float32 of every complete window."""
         self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
         while (
             self.window is not None
@@ -155,7 +155,7 @@ class Windowed:
             yield self._call(self.window, begin, self.received, self.received)
 
     def whole(self, columns: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
-        """Make the sound of all columns, and yield it call by call, (m,) float32.
+        """Make the sound of all columns (inputs for one frame each), and yield it call by call, (m,) float32.
 
         Args:
             columns: All columns, (C, n).

@@ -84,7 +84,10 @@ class BookTimeline:
 
 
 def planned_blocks(store: JobStore) -> list[PlannedBlock]:
-    """Return the blocks of text that a job stores: headings, paragraphs and so on. Old jobs did not store blocks."""
+    """Return the blocks of text that a job (the narration of a book) stores: headings, paragraphs and so on.
+
+    Old jobs did not store blocks.
+    """
     return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
 
 

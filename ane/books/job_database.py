@@ -92,7 +92,7 @@ class JobDatabase:
             self._connection.close()
 
     def discard_new(self) -> None:
-        """Delete the job if this process created it, nothing was spoken, and no other process uses it."""
+        """Delete the job (narration) if this process created it, nothing was spoken, and no other process uses it."""
         with suppress(sqlite3.Error, OSError):
             if (
                 not self._is_new

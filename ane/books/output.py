@@ -178,7 +178,7 @@ def check_replaced(
 
 
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True, force: bool = False) -> WrittenBook:
-    """Write the files of a job whose chunks all have a sound. Files that are up to date stay unchanged.
+    """Write the files of a job (narration) whose chunks all have a sound. Files that are up to date stay unchanged.
 
     If several processes call this function for one job, the first writes, and the others wait for it.
 

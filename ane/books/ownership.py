@@ -28,7 +28,7 @@ class FileOwnership:
         self._judged: dict[FileState, bool] = {}
 
     def is_own(self, path: Path) -> bool:
-        """Return whether there is a file at ``path`` whose content this job wrote."""
+        """Return whether there is a file at ``path`` whose content this job (narration) wrote."""
         state = state_of(path)
         if state is None or not path.is_file():
             return False
@@ -40,7 +40,7 @@ class FileOwnership:
         return self._judged[state]
 
     def check(self, path: Path) -> None:
-        """Raise UserError if there is a file at ``path`` that this job did not write.
+        """Raise UserError if there is a file at ``path`` that this job (narration) did not write.
 
         The job may replace an empty file.
         """

@@ -279,7 +279,7 @@ def document_of_job(args: argparse.Namespace) -> "Document":
 
 
 def former_fact(args: argparse.Namespace, name: str) -> Any:
-    """Return a fact about the job from its last run, or ``None`` if there is no job yet."""
+    """Return a fact about the job (narration) from its last run, or ``None`` if there is no job yet."""
     from ane.books.job_database import FILE
     from ane.books.store import JobStore
 
@@ -293,7 +293,7 @@ def former_fact(args: argparse.Namespace, name: str) -> Any:
 
 
 def record_backend(store: "JobStore", backend: str) -> None:
-    """Record the backend of a job. Warn if another backend or precision has spoken some of its chunks."""
+    """Record the backend of a job (narration). Warn if another backend or precision has spoken some of its chunks."""
     former = store.fact("backend")
     done, total, _ = store.progress()
     if former not in (None, backend) and done > 0:
@@ -333,12 +333,15 @@ def job_folder(output: Path) -> Path:
 
 
 def job_of(args: argparse.Namespace) -> Path:
-    """Return the folder of the job that the flags name. Raises UserError if --job names no job."""
+    """Return the folder of the job (narration) that the flags name. Raises UserError if --job names no job."""
     return job_folder(args.output) if args.job is None else find_job(args.job)
 
 
 def find_job(path: Path) -> Path:
-    """Return the folder of a job. ``path`` is this folder, or an output next to the folder."""
+    """Return the folder of a job (the narration of a book).
+
+    ``path`` is this folder, or an output next to the folder.
+    """
     from ane.books.job_database import FILE
 
     folder = next((folder for folder in (path, job_folder(path)) if os.path.isfile(folder / FILE)), None)

@@ -131,7 +131,10 @@ def warn_of_other_chapters(store: "JobStore", plan: "BookPlan", numbers: Sequenc
 
 
 def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
-    """Warn if the job's last run had a lexicon but this run has none. Then record the lexicon of this run."""
+    """Warn if the last run of the job (narration) had a lexicon but this run has none.
+
+    Then record the lexicon of this run.
+    """
     former = store.fact("lexicon")
     if former and not lexicon:
         LOGGER.warning(

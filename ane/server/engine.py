@@ -58,7 +58,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether jobs can run, or a job still runs."""
+        """Whether jobs (of clients) can run, or a job still runs."""
         return self._watch.is_alive() or bool(self._running)
 
     def start(self, periodic: Callable[[], None] = lambda: None) -> None:

@@ -73,7 +73,10 @@ class LanePrompt(Protocol):
     count: int
 
     def prefix(self) -> np.ndarray:
-        """Return the columns of the prompt, (P columns, D) float32. Raises UserError if the prompt is invalid."""
+        """Return the columns (decoder inputs) of the prompt, (P columns, D) float32.
+
+        Raises UserError if the prompt is invalid.
+        """
 
     def begin(self, index: int) -> SampledSequence:
         """Create the sequence with this index.
@@ -341,7 +344,7 @@ class Lanes:
             return self.turns.wide(call) if self.turns else call()
 
     def _step(self) -> None:
-        """Fill the free lanes, and decode one column on each lane.
+        """Fill the free lanes (rows of the batch), and decode one column (input) on each lane.
 
         If a prompt raises UserError, only the sequences of that prompt end. Any other error ends all prompts.
         """
@@ -395,7 +398,7 @@ class Lanes:
             self._retire(lane)
 
     def _decode(self) -> None:
-        """Decode one column on every active lane (row of the batch).
+        """Decode one column (input) on every active lane (row of the batch).
 
         The decoder also computes the idle lanes between active lanes.
         """

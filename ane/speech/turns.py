@@ -52,12 +52,12 @@ class Turns:
 
     @property
     def idle(self) -> bool:
-        """Whether no thread holds a turn or waits for one."""
+        """Whether no thread computes (holds a turn), or waits for a turn."""
         return self._free == self.calls and not self._waiting
 
     @contextmanager
     def turn(self, urgency: Urgency = lambda: (0, 0.0)) -> Iterator[None]:
-        """Wait for a turn, and hold it within the block."""
+        """Wait for a turn (the right to compute), and hold it within the block."""
         with self._lock:
             self._members += 1
         self._take(urgency)
@@ -71,7 +71,7 @@ class Turns:
                 self._members -= 1
 
     def offer(self, urgency: Urgency, to_class: bool = False) -> None:
-        """Give up this thread's turn to a waiting thread that is at least as urgent, and wait for the turn again.
+        """Give up this thread's turn to compute to a waiting thread that is at least as urgent, and wait for it again.
 
         Args:
             urgency: Urgency of the calling thread.
@@ -87,7 +87,7 @@ class Turns:
 
     @contextmanager
     def rest(self, urgency: Urgency) -> Iterator[None]:
-        """Give up the turn within the ``with`` block, and wait for a turn again at its end."""
+        """Give up the turn (the right to compute) within the ``with`` block, and wait for a turn again at its end."""
         self._give()
         try:
             yield
@@ -122,7 +122,7 @@ class Turns:
             choose_threads(threads)
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Run a call in a turn, and return its result."""
+        """Wait for a turn (the right to compute), run a call, and return its result."""
         with self.turn():
             return call()
 

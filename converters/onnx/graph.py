@@ -155,7 +155,7 @@ def decoder_step(
     caches: Sequence[list[Tensor]],
     *cross: Any,
 ) -> tuple[Tensor, ...]:
-    """Decode the new columns of all lanes (sequences), (n, T, D).
+    """Decode the new columns (inputs) of all lanes (sequences), (n, T, D).
 
     Args:
         network: The decoder.
@@ -187,7 +187,7 @@ def attention(
     prefix_keys: Tensor,
     prefix_values: Tensor,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a function that computes the attention of one decoder layer to the kv-cache and to the new columns.
+    """Return a function that computes the attention of one decoder layer to the kv-cache and the new columns (inputs).
 
     The function also appends the keys and values of the new columns to ``new``.
     """

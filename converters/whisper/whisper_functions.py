@@ -12,7 +12,7 @@ SHORTEST = 16  # smallest number of columns in a prefill
 
 
 def prefill_columns(model: Bundle) -> Sizes:
-    """Return the default numbers of columns of a prefill, up to the longest prompt."""
+    """Return the default numbers of columns (inputs) in a prefill, up to the longest prompt."""
     lengths, last = [], -(-longest_prefix(model.config("decoder")) // 32) * 32
     length = SHORTEST
     while length < last:

@@ -141,7 +141,7 @@ class _StepAttention:
     A column attends to its lane's prefix, to earlier positions of its lane and to itself.
 
     Args:
-        lengths: Number of own positions that each of the n lanes has before the step, (n,).
+        lengths: Number of positions after its prefix that each of the n lanes has before the step, (n,).
         columns: Number of new columns per lane.
         lanes: Indices of the lanes.
         indices: Index of each lane's prefix, (n,).

@@ -71,7 +71,7 @@ class ProvenDecoders:
 
 
 def _answers(decoder: Decoder, width: int) -> list[np.ndarray]:
-    """Run a prefill and ``STEPS`` steps on random columns with a fixed seed. Return all hidden states and logits."""
+    """Run a prefill and ``STEPS`` steps on random inputs with a fixed seed. Return all hidden states and logits."""
     random = np.random.default_rng(0)
     answers = [*decoder.prefill(random.standard_normal((PREFIX, width), np.float32))]
     for step in range(STEPS):

@@ -119,8 +119,8 @@ class OnnxDecoder(Decoder):
 
         Args:
             first: Index of the first lane of the step.
-            lengths: Number of own positions that each lane already has, (n,).
-            columns: Number of new columns per lane.
+            lengths: Number of positions after its prefix that each lane already has, (n,).
+            columns: Number of new columns (inputs) per lane.
             call: The step, with the new keys and values among its outputs.
         """
         n, start = len(lengths), int(lengths[0])
@@ -155,7 +155,7 @@ class OnnxDecoder(Decoder):
 
         Args:
             n: Number of lanes (sequences) in the step.
-            T: Number of columns per lane.
+            T: Number of columns (inputs) per lane.
             first_lane: Index of the first lane.
             prefix_indices: Index of each lane's prefix, (n,).
             rows: Largest number of lanes that continue the same prefix.

@@ -121,7 +121,7 @@ class PackagedDecoder(Decoder):
     def _make_pools(self) -> list[SlotPool]:
         """Divide the lanes (sequences) among pools.
 
-        A step should take as few calls, and then as few columns, as possible.
+        A step should take as few calls, and then as few columns (inputs), as possible.
         """
         by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}  # functions that differ only in their slots
         for step in self.steps:

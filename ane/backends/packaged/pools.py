@@ -40,7 +40,10 @@ class StoredPrefix:
 
 
 def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarray:
-    """Return the logits (n, V) of these columns. Join the outputs logits_0, logits_1, … if the vocabulary is split."""
+    """Return the logits (n, V) of these columns (decoder inputs).
+
+    Join the outputs logits_0, logits_1, … if the vocabulary is split.
+    """
     names = sorted((name for name in outputs if name.startswith("logits")), key=lambda name: (len(name), name))
     return np.concatenate([outputs[name][0, :, 0, columns] for name in names]).T
 
@@ -95,14 +98,17 @@ class SlotPool(ABC):
 
     @abstractmethod
     def reserve(self, count: int) -> np.ndarray:
-        """Return ``count`` free slots of the kv-cache, in which the next call stores its columns."""
+        """Return ``count`` free slots of the kv-cache.
+
+        The next call stores the keys and values of its columns (inputs) in these slots.
+        """
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
         """Return how many slots of the kv-cache, from the first slot, a function must read in a call.
 
         Args:
-            visible: Whether each column attends to each slot, (columns, slots).
+            visible: Whether each column (input) attends to each slot, (columns, slots).
             reserved: Slots in which the call stores its columns.
         """
 
@@ -156,11 +162,11 @@ class SlotPool(ABC):
     def step(
         self, columns: np.ndarray, lengths: np.ndarray, first_lane: int, prefixes: Sequence[StoredPrefix]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append T columns to each of n lanes (sequences) in this pool, beginning with lane ``first_lane``.
+        """Append T columns (inputs) to each of n lanes (sequences) in this pool, beginning with lane ``first_lane``.
 
         Args:
             columns: Columns (n, T, D).
-            lengths: Number of own positions that each lane already has, (n,).
+            lengths: Number of positions after its prefix that each lane already has, (n,).
             first_lane: Index of the first lane.
             prefixes: Prefix that each lane continues.
 
@@ -198,7 +204,7 @@ class SlotPool(ABC):
 
         Args:
             columns: Columns (n, T, D).
-            lengths: Number of own positions that each lane already has, (n,).
+            lengths: Number of positions after its prefix that each lane already has, (n,).
             lanes: Indices of the lanes, (n,).
             prefixes: Owner number of each lane's prefix, (n,).
             memory: Inputs with the keys and values to cross-attend to.

@@ -131,7 +131,7 @@ class TorchDecoder(Decoder):
         Args:
             columns: New columns, (n, T, width).
             first_lane: Index of the first of the n lanes.
-            lengths: Number of own positions that each lane already has, (n,).
+            lengths: Number of positions after its prefix that each lane already has, (n,).
             indices: Index of each lane's prefix, (n,).
         """
         reached = LanePositions(slice(first_lane, first_lane + len(lengths)), lengths, columns.shape[1], self.keys[0])
@@ -177,7 +177,7 @@ class TorchDecoder(Decoder):
         attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
         attend_memory: Callable[[int, Tensor], Tensor],
     ) -> Tensor:
-        """Run the network on columns, and return hidden states.
+        """Run the network on columns (input vectors), and return hidden states.
 
         Args:
             columns: Columns to run, (n, T, width).
@@ -251,7 +251,10 @@ class PrefixScores:
         self._scores: list[np.ndarray] = []
 
     def add(self, layer: int, scores: Tensor) -> None:
-        """Store the last column of a layer's scores (n, heads, T, P). Call this method for one layer after another."""
+        """Store a layer's scores (n, heads, T, P) for the last of the T inputs.
+
+        Call this method for one layer after another.
+        """
         self._scores.append(scores.float().numpy()[:, :, -1].take(self.heads[layer], 1))
 
     def take(self) -> np.ndarray:
@@ -380,7 +383,7 @@ class LanePositions:
 
     Args:
         lanes: Indices of the n lanes.
-        lengths: Number of own positions that each lane already has, (n,).
+        lengths: Number of positions after its prefix that each lane already has, (n,).
         columns: Number T of new columns per lane.
         like: Cache of one layer, (…, heads, positions, head_width). The masks take their sizes, dtype and device from
             it.
@@ -420,7 +423,7 @@ class LanePositions:
 def aligned_pass(
     network: Any, columns: Tensor, memory: Tensor, heads: Sequence[tuple[int, int]]
 ) -> tuple[Tensor, Tensor]:
-    """Run a network with cross-attention once over columns, and return its logits and attention scores.
+    """Run a network with cross-attention once over columns (inputs), and return its logits and attention scores.
 
     Args:
         network: Network to run.

@@ -84,7 +84,7 @@ class AttentionCall:
         columns: Number T of new columns per lane.
         indices: Index of each lane's prefix, (n,). ``None`` means that the lanes have no prefix.
         caches: Keys and values of the n lanes, two tensors (layers, n, heads, positions, w).
-        lengths: Number of own positions that each lane already has, (n,).
+        lengths: Number of positions after its prefix that each lane already has, (n,).
     """
 
     def __init__(

@@ -202,10 +202,11 @@ class StaticStep:
     """The positions that each lane reads and writes in a step of fixed shape.
 
     Args:
-        lengths: Number of own positions that each lane already has, (lanes,). The new column gets the next position.
+        lengths: Number of positions after its prefix that each lane already has, (lanes,). The new column gets the next
+            position.
         prefix_indices: Index of each lane's prefix, (lanes,).
         rows: The numbers 0, 1, 2 and so on, (lanes,).
-        bucket: Number of own positions to read from each lane.
+        bucket: Number of positions after the prefix to read from each lane.
         prefix_capacity: Number of positions to read from each prefix.
         prefix_length: Number of positions in each prefix, (prefixes,).
 

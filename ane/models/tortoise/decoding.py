@@ -35,7 +35,7 @@ class Embeddings:
     code_position: np.ndarray  # (positions, D)
 
     def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
-        """Return the columns before the first code, (len(tokens) + 4, D).
+        """Return the columns (decoder inputs) before the first code, (len(tokens) + 4, D).
 
         The columns are the voice's ``conditioning`` (1, D), the start token, the text, the stop token and the start
         code.

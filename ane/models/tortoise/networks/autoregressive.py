@@ -174,7 +174,7 @@ class PositionTable(nn.Module):
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend without a cache: each column attends to itself and to all earlier columns."""
+    """Attend without a cache: each position attends to itself and to all earlier positions."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -215,7 +215,7 @@ class UnifiedVoice(nn.Module):
         return self.final_norm(self.gpt.ln_f(x))
 
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
-        """Compute the attention scores between the columns after the prefix and the columns of the prefix.
+        """Compute the attention scores between the columns (inputs) after the prefix and the columns of the prefix.
 
         The method does not run layers after the last layer in ``heads``.
 
