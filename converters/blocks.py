@@ -277,7 +277,7 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
 
 
 def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
-    """Let the columns of a call, (B, C, 1, S), attend to all positions of a memory."""
+    """Let the columns (B, C, 1, S) of a call attend to all positions of a memory, such as encoded audio."""
     return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
 
 

@@ -82,7 +82,7 @@ class GraphRequest:
     scale: float = 1.0
 
     def lengths(self, kind: str) -> Sizes:
-        """Return the lengths for a kind of function: the requested lengths, or the default lengths."""
+        """Return the input lengths for a kind of function in a package, as requested or by default."""
         requested = self.buckets.get(kind)
         return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
@@ -196,7 +196,7 @@ class ConvertibleModel:
 
     @property
     def buckets(self) -> dict[str, Bucket]:
-        """The lengths that --buckets can change, by kind of function."""
+        """The lengths that --buckets can change, by kind of function in the packages."""
         return {row.kind: row.bucket for row in self.functions if row.bucket}
 
 

@@ -22,7 +22,7 @@ def srt(timeline: BookTimeline) -> str:
 
 
 def vtt(timeline: BookTimeline) -> str:
-    """Render the subtitles of ``srt`` as WebVTT. Before each chapter, a note contains the title."""
+    """Render the subtitles of ``srt`` as WebVTT. Before each chapter, a NOTE block contains the title."""
     parts = (
         f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n"
         + subtitles.vtt(cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(

@@ -103,7 +103,7 @@ def narrate(
 def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int | None = None) -> SpokenChunk:
     """Speak a chunk, and trim the silence at its ends to ``BREATH``.
 
-    If the text has no letter that the voice can speak, the sound is empty and has a note.
+    If the text has no letter that the voice can speak, the sound is empty and has a warning.
 
     Args:
         count: Number of chunks in the book, for messages.

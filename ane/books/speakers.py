@@ -126,8 +126,8 @@ class BookSpeaker:
     def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         """Speak a chunk with a named voice, or with the book's voice.
 
-        The method ignores impossible commands for pauses, because the author did not mean them as commands. A note
-        lists them.
+        The method ignores impossible commands for pauses, because the author did not mean them as commands. A warning
+        lists these commands.
         """
         plain, removed = without_faulty_commands(text)
         request = replace(self._request, text=plain, seed=seed if self.seeded else None)

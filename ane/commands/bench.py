@@ -215,7 +215,7 @@ def measure_functions(run: BenchRun) -> None:
 
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
-    """Yield the tunings to measure, one per worker process. A tuning is a backend with compute units or threads."""
+    """Yield the tunings (backends with compute units or threads) to measure, one per worker process."""
     from ane.backends.coreml.tools import crash_advice
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
     from ane.bundles.package_records import COMPUTE_UNITS

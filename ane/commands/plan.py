@@ -241,7 +241,10 @@ def paragraph(console: Console, *lines: str) -> None:
 
 
 def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
-    """Return a sentence with the longest call's time on a chip, and with how many functions reach each limit."""
+    """Return a sentence about packages on a chip.
+
+    The sentence has the longest call's time, and how many functions reach each limit.
+    """
     longest = max(plans, key=lambda one: one.estimates[chip].seconds)
     limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
     counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])

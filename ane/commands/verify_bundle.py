@@ -65,7 +65,7 @@ def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
 
 
 def raise_failures(results: "Sequence[FunctionCheck]") -> None:
-    """Raise UserError if a function failed. The message has the number of failures and the first failure."""
+    """Raise UserError if a package's function failed. The message has the number of failures and the first failure."""
     failed = [result for result in results if not result.passed]
     if not failed:
         return
@@ -189,7 +189,7 @@ def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Tabl
 
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
-    """Return a table with one row per function.
+    """Return a table with one row per function of a package.
 
     A row has the worst value, the first value that drifts (``FunctionCheck.drift``), and the first operation that
     differs in a new conversion.

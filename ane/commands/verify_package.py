@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
 
 
 def verify_package(args: argparse.Namespace) -> int:
-    """Run a function on arrays from files, and print a report.
+    """Run a package's function on arrays from files, and print a report.
 
     Then raise UserError if an output is below the threshold.
     """
@@ -49,7 +49,7 @@ def verify_package(args: argparse.Namespace) -> int:
 
 
 def signature(args: argparse.Namespace) -> str:
-    """Describe the inputs, states and outputs of a function, for the message about missing inputs."""
+    """Describe the inputs, states and outputs of a package's function, for the message about missing inputs."""
     from ane.backends.mil.package import Package
 
     function = Package(args.package).function(args.function)

@@ -230,7 +230,10 @@ def _flops(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType
 
 
 def values(function: ProgramFunction) -> dict[str, TensorType]:
-    """Return the types of all values in a function, by name: inputs, states, constants, and outputs of operations."""
+    """Return the types of all values in a package's function, by name.
+
+    Values are inputs, states, constants and results.
+    """
     types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
     for op in function.ops:
         types |= op.outputs
@@ -289,7 +292,7 @@ def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
 
 
 def unique_bytes(function: ProgramFunction) -> int:
-    """Return the stored bytes of a function's weights. Each weight counts once."""
+    """Return the stored bytes of the weights of a package's function. Each weight counts once."""
     return sum(stored_bytes(constant) for _, constant in unique_weights(function))
 
 

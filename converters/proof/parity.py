@@ -138,7 +138,7 @@ def row_of(package: PackageRecord, name: str) -> Function:
 
 
 def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str) -> list[np.ndarray]:
-    """Call a function with its test inputs (its probe) on a backend, and return the outputs."""
+    """Call a package's function with its test inputs (its probe) on a backend, and return the outputs."""
     row = row_of(package, name)
     bucket = row.onnx_lengths if package.format == "onnx" else package.functions[name].bucket
     return row.probe(backend, model, bucket, np.random.default_rng(0))
@@ -182,7 +182,7 @@ def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> f
 
 
 def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -> None:
-    """Raise UserError if a function's parity is below its threshold, or if its relative error is too large."""
+    """Raise UserError if a package's function is less exact than its threshold, or its relative error is too large."""
     where = f"{package.network}, function {name}, in {package.precision}"
     for key, value in record.parity.items():
         if key == ERROR:

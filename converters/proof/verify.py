@@ -124,7 +124,9 @@ class Runner(ABC):
     def check(
         self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend, layers: LayerComparison | None
     ) -> FunctionCheck:
-        """Compare a function with the reference. If a UserError stops the comparison, return it as ``problem``.
+        """Compare a package's function with the reference.
+
+        If a UserError stops the comparison, return it as ``problem``.
 
         Args:
             model: The bundle.
@@ -169,7 +171,7 @@ class Runner(ABC):
         reference: TorchBackend,
         layers: LayerComparison | None,
     ) -> None:
-        """Compare a function with its reference, and store each measurement in ``check`` as soon as it is known.
+        """Compare a package's function with its reference, and store each measurement in ``check`` immediately.
 
         Raises:
             UserError: The function cannot run, or its values cannot be shown.

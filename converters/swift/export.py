@@ -254,5 +254,5 @@ def vocoder_tables(bundle: Bundle, package: PackageRecord) -> dict[str, Any]:
 
 
 def _buckets(lengths: Mapping[str, int]) -> list[dict[str, Any]]:
-    """List functions with the lengths for which they were built, the shortest first."""
+    """List a package's functions with the lengths for which they were built, the shortest first."""
     return [{"name": name, "length": length} for name, length in sorted(lengths.items(), key=lambda item: item[1])]

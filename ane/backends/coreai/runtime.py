@@ -135,7 +135,10 @@ class CoreAIRuntime(Runtime):
         self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}  # model, folder of its asset
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
-        """Load a function. Raises UserError if there is no such function, an op is not supported, or Core AI fails."""
+        """Load a function of a package.
+
+        Raises UserError if there is no such function, an op is not supported, or Core AI fails.
+        """
         if package not in self._packages:
             self._packages[package] = Package(package)
         opened, key = self._packages[package], (package, function)
@@ -166,7 +169,7 @@ class CoreAIRuntime(Runtime):
 
 
 def write_compiled(package: Package, function: str, path: Path, values: bool) -> None:
-    """Write a function as a Core AI asset, compiled for the interpreter in the wheel.
+    """Write a package's function as a Core AI asset, compiled for the interpreter in the wheel.
 
     The arguments and errors are the same as for ``program.write_asset``.
     """

@@ -72,7 +72,7 @@ class CoreMLTrial:
     def load(
         self, compiled: Path, name: str, compute_units: str, package: Path, function: str, inputs: Mapping[str, Inputs]
     ) -> float:
-        """Load a function in the child process, and run its golden case (a stored test).
+        """Load a package's function in the child process, and run its golden case (a stored test).
 
         Args:
             compiled: Path of the compiled model.
@@ -143,7 +143,7 @@ def _try_function(
     inputs: Mapping[str, Inputs],
     golden_cases: bool,
 ) -> float:
-    """Load a function, run its golden case (a stored test), and return the median seconds of a call.
+    """Load a package's function, run its golden case (a stored test), and return the median seconds of a call.
 
     Raises:
         RuntimeError: Core ML fails, or the outputs are wrong.

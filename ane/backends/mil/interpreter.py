@@ -69,7 +69,7 @@ class Interpreter:
     """Runs one function of a package. The interpreter decodes a constant when an op first uses that constant."""
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
-        """Prepare a function.
+        """Prepare to run a package's function.
 
         Args:
             package: Package that contains the function.

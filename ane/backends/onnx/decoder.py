@@ -209,7 +209,10 @@ class OnnxDecoder(Decoder):
         return self.graphs.call(self.network, kind, inputs, outputs, lane_lengths)
 
     def _memory(self, index: int | None) -> dict[str, Tensor]:
-        """Return the inputs with the keys and values of the memory at ``index``. ``None`` means all memories."""
+        """Return the inputs with the keys and values of the memory (such as encoded audio) at ``index``.
+
+        ``None`` means all memories.
+        """
         return {
             f"{name}_{layer}": cache[layer] if index is None else cache[layer, index]
             for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
@@ -240,7 +243,7 @@ class OnnxDecoder(Decoder):
         return larger
 
     def _reserve_prefix(self, positions: int) -> None:
-        """Make room for prefixes of at least this many positions. All prefixes get the same room.
+        """Make room for prefixes (prompts) of at least this many positions. All prefixes get the same room.
 
         A mask hides positions that a prefix does not use. TensorRT needs an engine for each range of lengths, and takes
         minutes to build an engine. For TensorRT, the length is therefore rounded up to the end of a range.

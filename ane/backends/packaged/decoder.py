@@ -164,7 +164,7 @@ class PackagedDecoder(Decoder):
             smaller = function.bucket["slots"]
 
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
-        """Return for how many lanes (sequences) these functions have enough columns and slots (cache positions)."""
+        """Return for how many lanes (sequences) these functions have enough columns (inputs) and slots (positions)."""
         slots, prefix = max(f.bucket["slots"] for f in functions), self.prefix_slots
         if functions[0].kind == "state":  # the function "store" fills a whole block of slots
             block = self._store_of(functions[0]).bucket["columns"]

@@ -65,7 +65,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
-        """Load a function.
+        """Load a function of a package.
 
         Args:
             package: Folder of the package.
@@ -86,7 +86,7 @@ class Runtime(ABC):
         return math.nan
 
     def default_units(self, stated: str) -> str:
-        """Return the compute units on which to run a function if the user has not chosen compute units.
+        """Return the compute units on which to run a package's function if the user has not chosen any.
 
         Args:
             stated: Compute units that the bundle names or, after a failure, the compute units to try next.
@@ -94,7 +94,7 @@ class Runtime(ABC):
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
-        """Load a function now if this machine has never loaded it, because first loads are slow.
+        """Load a package's function now if this machine has never loaded it, because first loads are slow.
 
         Raises the errors of ``load``.
         """

@@ -105,7 +105,7 @@ class SlotPool(ABC):
 
     @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """Return how many slots of the kv-cache, from the first slot, a function must read in a call.
+        """Return how many slots of the kv-cache, from the first slot, a package's function must read in a call.
 
         Args:
             visible: Whether each column (input) attends to each slot, (columns, slots).
@@ -120,7 +120,9 @@ class SlotPool(ABC):
         memory: Mapping[str, np.ndarray],
         inputs: Mapping[str, np.ndarray],
     ) -> dict[str, np.ndarray]:
-        """Run a function, and store the keys and values of its first ``len(slots)`` columns. Return its outputs.
+        """Run a package's function, and store the keys and values of its first ``len(slots)`` columns (inputs).
+
+        Return its outputs.
 
         Args:
             function: Function to run.
@@ -137,7 +139,7 @@ class SlotPool(ABC):
         """
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Compute a prefix, with as many columns per call as possible, and store it.
+        """Compute a prefix (prompt), with as many columns (inputs) per call as possible, and store it.
 
         If the pool is full, it drops another prefix that is not in ``needed``.
 
@@ -249,7 +251,7 @@ class SlotPool(ABC):
         return owner
 
     def free_prefixes(self) -> bool:
-        """Return whether another prefix fits into the pool without dropping a prefix that the decoder still stores."""
+        """Return whether another prefix (prompt) fits into the pool without dropping one that is still stored."""
         current = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
         return current < min(self.lanes, self.settings.prefixes)
 

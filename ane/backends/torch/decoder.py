@@ -157,7 +157,7 @@ class TorchDecoder(Decoder):
                 cache[:, : len(sources), :, :length] = cache[:, index, :, :length]
 
     def _prefix_positions(self, length: int) -> int:
-        """Return how many positions to allocate per prefix if the longest prefix has ``length`` positions."""
+        """Return how many positions to allocate per prefix (prompt) if the longest has ``length`` positions."""
         rows = padded_rows(self.lanes, self.shape.head_width)
         return prefix_positions(length, self.shape.head_width, rows)
 
@@ -191,7 +191,7 @@ class TorchDecoder(Decoder):
     def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
         """Compute the attention of queries q (n, heads, T, w).
 
-        Each lane (sequence) attends to the memory of its prefix.
+        Each lane (sequence) attends to the memory (such as encoded audio) of its prefix.
         """
         keys, values = (
             cache[layer, prefixes.low : prefixes.high].flatten(0, 1) for cache in (self.memory_keys, self.memory_values)
@@ -272,17 +272,17 @@ def padded_positions(positions: int, head_width: int) -> int:
 
 
 def prefix_positions(positions: int, head_width: int, rows: int) -> int:
-    """Return how many positions of a prefix to read so that ``weighted_sum`` has the same bits as over ``positions``.
+    """Return how many positions of a prefix (prompt) to read.
 
-    ``weighted_sum`` works in blocks of positions. The last block has more positions than there are ``rows``, because
-    MKL uses other kernels for smaller products.
+    ``weighted_sum`` then has the same bits as over ``positions``. ``weighted_sum`` works in blocks of positions. The
+    last block has more positions than there are ``rows``, because MKL uses other kernels for smaller products.
     """
     whole = max(positions - 1, 0) // BLOCK * BLOCK
     return whole + min(padded_positions(max(positions - whole, rows + 1), head_width), BLOCK)
 
 
 def padded_rows(rows: int, head_width: int) -> int:
-    """Return how many rows to use in a product with a prefix, so that a row's bits do not depend on other rows."""
+    """Return how many rows to use in a product with a prefix (prompt), so that no row's bits depend on other rows."""
     rows = max(rows, head_width // 16)
     return rows + ROWS_ADDED[rows % 6]
 
@@ -362,7 +362,7 @@ class LanesByPrefix:
     def rows(self, x: Tensor) -> Tensor:
         """Reorder x from (n, heads, T, w) to (prefixes·heads, rows, w).
 
-        Lanes with the same prefix become adjacent rows.
+        Lanes (sequences) with the same prefix (prompt) become adjacent rows.
         """
         n, heads, T, width = x.shape
         x = (

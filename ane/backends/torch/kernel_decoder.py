@@ -155,7 +155,10 @@ class AttentionCall:
         return out.transpose(1, 2)
 
     def through(self, blocks: KernelBlocks, x: Tensor, memory: "MemoryCall | None") -> None:
-        """Run all blocks on x (n, T, width), in place. A network without cross-attention has ``None`` as ``memory``."""
+        """Run all blocks on x (n, T, width), in place.
+
+        ``memory`` computes cross-attention, and is ``None`` for a network without cross-attention.
+        """
         scores = [self.scores(layer) for layer in range(self.layers)]
         caches = self.caches[-1], self.caches[0], self.caches[0] if memory is None else memory.keys
         recorded = (ctypes.c_void_p * self.layers)(*(None if array is None else array.data_ptr() for array in scores))

@@ -191,7 +191,7 @@ class StaticDecoder(TorchDecoder):
     def _attend_static_memory(self, static: "StaticStep", layer: int, q: Tensor) -> Tensor:
         """Compute the attention of queries q (lanes, heads, 1, w).
 
-        Each lane (sequence) attends to the memory of its prefix.
+        Each lane (sequence) attends to the memory (such as encoded audio) of its prefix.
         """
         scores = static.times_prefix(q * q.shape[-1] ** -0.5, self.memory_keys[layer].transpose(2, 3))
         return static.times_prefix(F.softmax(scores.float(), dim=-1).to(q.dtype), self.memory_values[layer])

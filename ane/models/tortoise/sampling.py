@@ -70,7 +70,8 @@ def top_p(scores: np.ndarray, p: float) -> np.ndarray:
 def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
     """Apply all processors to scores (V,) float32.
 
-    ``history`` holds the ids so far. Each position of the prefix has upstream's placeholder id.
+    ``history`` holds the ids so far. Each position of the prefix (the input before the codes) has upstream's
+    placeholder id.
     """
     scores = repetition_penalty(scores, history, sampling.repetition_penalty)
     if sampling.typical_mass is not None:

@@ -194,7 +194,10 @@ class WindowDecoder:
         return search.candidates()
 
     def _prefill(self, prefix: Tokens) -> np.ndarray:
-        """Store the prefix, which all candidates share, in the decoder. Returns the logits (V,) after the prefix."""
+        """Store the prefix (prompt), which all candidates share, in the decoder.
+
+        Returns the logits (V,) after the prefix.
+        """
         columns = self.token_table[list(prefix)] + self.position_table[: len(prefix)]
         return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
