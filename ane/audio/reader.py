@@ -13,7 +13,7 @@ import soxr
 from ane.audio.containers import ChannelMix, read_container
 from ane.audio.lengths import PatchedFile, missing_bytes, unwritten_lengths
 from ane.audio.media import INSTALL, has_pyav
-from ane.system.errors import NotFoundError, UserError
+from ane.system.errors import NotFoundError, UserError, system_errors
 from ane.system.files import no_such_file
 from ane.system.sound_formats import FORMATS
 from ane.system.streams import silent_c_libraries
@@ -106,11 +106,9 @@ def read_audio(
         raise NotFoundError(f"{path}: {no_such_file(path)}")
     if not os.path.isfile(path):
         raise UserError(f"{path}: is not a file: name a sound file such as clip.wav")
-    try:
+    with system_errors(f"{path}: cannot be read"):
         patches = unwritten_lengths(path)
         missing = 0 if patches else missing_bytes(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if missing:
         raise UserError(f"{path}: ends {missing} bytes earlier than its header says, so {_DAMAGED}")
     try:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 from ane.system.files import read_json, replacing, write_json
 
 DAMAGED = ": the file is damaged, so import or copy the bundle again"  # end of messages
@@ -39,11 +39,8 @@ class FileRecord:
 
 def sha256_of(path: Path) -> str:
     """Compute the SHA-256 of a file's bytes, in hex. Raises UserError if the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    with system_errors(f"cannot read {path}"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_and_time(file: Path) -> tuple[int, int]:

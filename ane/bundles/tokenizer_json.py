@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 from ane.system.file_gate import read_regular
 from ane.system.files import MAX_JSON
 
@@ -16,9 +16,8 @@ def read_tokenizer(path: Path) -> str:
             library ends the process.
     """
     try:
-        text = read_regular(path, MAX_JSON).decode("utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        with system_errors(f"cannot read {path}"):
+            text = read_regular(path, MAX_JSON).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not text in UTF-8 (byte {error.start}): import or copy it again") from error
     try:

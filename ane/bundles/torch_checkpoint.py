@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 from ane.system.file_gate import check_regular, open_regular
 from ane.system.files import zip_directory
 
@@ -192,11 +192,8 @@ def load_pickle(path: Path | str) -> Any:
         UserError: There is no such file, or the file is not a checkpoint, is truncated, or contains code.
     """
     path = Path(path)
-    try:
-        with open_regular(path) as file:
-            head = file.read(64)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    with system_errors(f"cannot read {path}"), open_regular(path) as file:
+        head = file.read(64)
     if not head:
         raise UserError(f"{path} is empty: get the file again")
     for start, fault in OTHER_FILES.items():

@@ -13,7 +13,7 @@ from ane.bundles.opening import is_embedded
 from ane.commands.messages import LOGGER, status_display
 from ane.commands.prewarm import prewarm_command_line
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 
 
 def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
@@ -53,7 +53,7 @@ def cached_packages(model: Bundle, console: Console) -> Bundle:
 
     folder = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{code_fingerprint()[:16]}"
     task = "converting the embedded voice to Core ML packages, once"
-    try:
+    with system_errors(f"cannot write the cache {folder.parent}", paths.CACHE_ADVICE):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):  # another process may be converting
             bundle = open_undamaged(folder)
@@ -68,11 +68,6 @@ def cached_packages(model: Bundle, console: Console) -> Bundle:
                     overwrite=True,
                     progress=lambda network, step: show(f"{task}: {network}, {step}"),
                 )
-    except OSError as error:
-        raise UserError(
-            f"cannot write the cache {folder.parent} ({error.strerror or error}): set ANE_HOME to a folder "
-            "that can be written"
-        ) from error
 
 
 def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | None) -> None:

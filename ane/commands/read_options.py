@@ -9,7 +9,7 @@ from ane.bundles import add_model_arguments
 from ane.commands import arguments
 from ane.commands.messages import LOGGER
 from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
-from ane.system.errors import NoEffectError, UserError
+from ane.system.errors import NoEffectError, UserError, system_errors
 from ane.system.file_gate import open_regular
 from ane.system.sound_formats import FORMATS, SUFFIX_HELP, TAGS
 
@@ -318,11 +318,8 @@ def read_cover(path: Path) -> "CoverImage":
     """Read a cover image from a file. Raises UserError if it is not a JPEG or PNG."""
     from ane.audio.media import IMAGES, CoverImage, cover_size, has_pyav
 
-    try:
-        with open_regular(path) as file:
-            data = file.read(MAX_COVER + 1)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    with system_errors(f"cannot read {path}"), open_regular(path) as file:
+        data = file.read(MAX_COVER + 1)
     kind = next((kind for kind, (start, _) in IMAGES.items() if data.startswith(start)), None)
     if kind is None or len(data) > MAX_COVER:
         raise UserError(f"{path} cannot be a cover: give a JPEG or PNG of at most {MAX_COVER >> 20} MB")

@@ -3,11 +3,12 @@
 from __future__ import annotations  # so that an old Python can import this module, and then report that it is too old
 
 import os
+from contextlib import contextmanager
 from reprlib import repr as short
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from typing import Self
 
 
@@ -59,6 +60,20 @@ class NoEffectError(InvalidValueError):
 
 class NotFoundError(UserError):
     """Means that a model, a voice, a backend or a file does not exist."""
+
+
+@contextmanager
+def system_errors(action: str, advice: str = "") -> Iterator[None]:
+    """Raise UserError if the operating system does not allow the work in the ``with`` block.
+
+    Args:
+        action: Beginning of the message, such as "cannot read book.txt". The reason of the system follows it.
+        advice: End of the message, which says what the user can do.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{action}: {error.strerror or error}{advice and ': '}{advice}") from error
 
 
 PATH = str, os.PathLike

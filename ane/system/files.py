@@ -14,7 +14,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 from ane.system.file_gate import read_regular
 from ane.system.interruption import check_interrupted, uninterrupted
 from ane.system.staging import StagingFolder, clean_up
@@ -272,10 +272,8 @@ def write_json(destination: Path | str, value: Any) -> None:
         return
     text = json.dumps(_finite(value), indent=1) + "\n"
     if os.path.exists(destination) and not os.path.isfile(destination) and not os.path.isdir(destination):
-        try:
+        with system_errors(f"cannot write {destination}"):
             Path(destination).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write {destination}: {_reason(error)}") from error
         return
     with replacing(destination, lasting=True) as target:
         target.write_text(text, encoding="utf-8")

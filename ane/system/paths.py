@@ -15,6 +15,7 @@ import platformdirs
 from ane.system.errors import UserError
 
 _APPLICATION = "tortoise-ane"
+CACHE_ADVICE = "set ANE_HOME to a folder that can be written"
 
 
 def cache_dir() -> Path:

@@ -19,7 +19,7 @@ import safetensors.numpy
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.system import paths
-from ane.system.errors import PATH, NotFoundError, UserError, check_type
+from ane.system.errors import PATH, NotFoundError, UserError, check_type, system_errors
 from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
@@ -348,11 +348,8 @@ def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
     """
     total = hashlib.sha256(f"voice {CACHE_VERSION}\n{seed}\n{model_id}\n".encode())
     for path in files:
-        try:
-            with path.open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+        with system_errors(f"{path}: cannot be read"), path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
 
 

@@ -28,7 +28,7 @@ from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.hashes import remembered_hash, sha256_of
 from ane.system import paths
 from ane.system.checked import stored_record
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 from ane.system.files import link_or_copy, read_json, replacing, write_json
 
 VERSION = 1  # version of the files in an entry
@@ -204,17 +204,13 @@ class CompiledCache:
     def _locked(self) -> Iterator[None]:
         """Hold a file lock, so that only one process compiles or deletes. If the process dies, the lock ends."""
         lock = FileLock(self.folder / LOCK)
-        try:
+        with system_errors(f"cannot write {self.folder}", paths.CACHE_ADVICE):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 LOGGER.info("Waiting for another process that is compiling models")
                 lock.acquire()
-        except OSError as error:
-            raise UserError(
-                f"cannot write {self.folder}: {error.strerror or error}: set ANE_HOME to a folder that can be written"
-            ) from error
         try:
             yield
         finally:
@@ -317,15 +313,12 @@ def remove(path: Path) -> None:
 
     Raises UserError if the system does not allow this.
     """
-    try:
+    # FileNotFoundError: another process has deleted it
+    with system_errors(f"cannot delete {path}"), contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)
-    except FileNotFoundError:
-        pass  # another process has deleted it
-    except OSError as error:
-        raise UserError(f"cannot delete {path}: {error.strerror or error}") from error
+            path.unlink()
 
 
 def _file_sizes(model: Path) -> dict[str, int]:

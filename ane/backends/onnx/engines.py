@@ -22,7 +22,7 @@ from pydantic import Field
 
 from ane.system import paths
 from ane.system.checked import validated
-from ane.system.errors import UserError
+from ane.system.errors import system_errors
 from ane.system.machine import printed
 
 FOLDER, ENGINE_FOLDER = "engines", "trt_engine_cache_path"  # folder in the cache, and the provider's option for it
@@ -180,12 +180,8 @@ def engine_options(
     described = json.dumps([machine, graph, content, precision, provider], sort_keys=True)
     cache = paths.cache_dir() / FOLDER
     folder = cache / hashlib.sha256(described.encode()).hexdigest()[:32]
-    try:
+    with system_errors(f"cannot write {folder}", paths.CACHE_ADVICE):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {folder}: {error.strerror or error}: set ANE_HOME to a folder that can be written"
-        ) from error
     with suppress(OSError):  # fails if the folder belongs to another user
         os.utime(folder)  # records that the engine was used now
     return {
