@@ -213,27 +213,30 @@ def _translated_errors(repository: str, revision: str, file: str = "") -> Iterat
 
     try:
         yield
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
-        offline = isinstance(error, errors.OfflineModeIsEnabled)
-        why = "HF_HUB_OFFLINE is set" if offline else f"the hub at {constants.ENDPOINT} does not answer"
-        raise _UnreachableError(f"cannot download {repository}: {why}") from error
-    except errors.GatedRepoError as error:
-        raise UserError(
-            f"{repository} is gated: accept its terms on {constants.ENDPOINT} and log in (hf auth login)"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise UserError(
-            f"{constants.ENDPOINT} has no repository {repository} (or it is private), and there is no "
-            "directory with that name either"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise UserError(f"{repository} has no revision {revision!r}: give a branch, tag or commit") from error
-    except errors.EntryNotFoundError as error:
-        raise UserError(f"{repository} at {revision} has no file {file}") from error
-    except errors.HFValidationError as error:
-        raise UserError(f"{repository!r} is not a repository id (owner/name): {error}") from error
     except Exception as error:
-        _explain_transport(error, repository, constants.ENDPOINT)
+        endpoint = constants.ENDPOINT
+        known = {
+            errors.OfflineModeIsEnabled: _UnreachableError(f"cannot download {repository}: HF_HUB_OFFLINE is set"),
+            errors.LocalEntryNotFoundError: _UnreachableError(
+                f"cannot download {repository}: the hub at {endpoint} does not answer"
+            ),
+            errors.GatedRepoError: UserError(
+                f"{repository} is gated: accept its terms on {endpoint} and log in (hf auth login)"
+            ),
+            errors.RepositoryNotFoundError: UserError(
+                f"{endpoint} has no repository {repository} (or it is private), and there is no directory with that "
+                "name either"
+            ),
+            errors.RevisionNotFoundError: UserError(
+                f"{repository} has no revision {revision!r}: give a branch, tag or commit"
+            ),
+            errors.EntryNotFoundError: UserError(f"{repository} at {revision} has no file {file}"),
+            errors.HFValidationError: UserError(f"{repository!r} is not a repository id (owner/name): {error}"),
+        }
+        for kind, translated in known.items():  # a subclass stands before its base class
+            if isinstance(error, kind):
+                raise translated from error
+        _explain_transport(error, repository, endpoint)
         raise
 
 
