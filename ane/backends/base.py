@@ -14,7 +14,6 @@ an array to a *bucket*, which is a length for which the package has a function, 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -269,62 +268,6 @@ class Backend(ABC):
 
         The next call of a network loads the network again.
         """
-
-
-class ForwardingBackend(Backend):
-    """Passes every call to another backend, ``fallback``.
-
-    Subclasses override the calls that they compute themselves.
-    """
-
-    fallback: Backend
-
-    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        return self.fallback.run(stage, **inputs)
-
-    def embeddings(self) -> dict[str, np.ndarray]:
-        return self.fallback.embeddings()
-
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
-        return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
-
-    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        return self.fallback.denoiser(latents, conditioning, frames)
-
-    def align(
-        self, columns: np.ndarray, memory: np.ndarray, heads: Sequence[tuple[int, int]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self.fallback.align(columns, memory, heads)
-
-    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        return self.fallback.prefix_attention(columns, prefix, heads)
-
-
-class DeferredBackend(ForwardingBackend):
-    """Creates a backend with ``make`` at its first use.
-
-    Creating the PyTorch backend would delay every start by 1 s.
-    """
-
-    def __init__(self, make: Callable[[], Backend]):
-        self._make = make
-
-    @cached_property
-    def fallback(self) -> Backend:  # type: ignore[override]
-        """Return the backend. The first access creates it."""
-        return self._make()
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.fallback.name
-
-    def load(self, *networks: str) -> None:
-        if networks:
-            self.fallback.load(*networks)
-
-    def release(self, *networks: str) -> None:
-        if "fallback" in self.__dict__:
-            self.fallback.release(*networks)
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from ane.backends.base import DeferredBackend
 from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
+from ane.backends.forwarding import DeferredBackend, PhasedBackend
 from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
 from ane.bundles.package_records import PUBLISHED
@@ -239,8 +239,6 @@ def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> 
     backend = load_torch(model, "auto", precision, options)
     if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:  # type: ignore[attr-defined]
         return backend
-    from ane.backends.measured import PhasedBackend
-
     decoding = load_torch(model, "cpu", precision, options)
     return PhasedBackend(backend.stages.decoder.network, decoding, backend)  # type: ignore[attr-defined]
 
@@ -273,7 +271,7 @@ def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
     Raises:
         UserError: One of the engines no longer runs.
     """
-    from ane.backends.measured import PhasedBackend, measured_engines
+    from ane.backends.measured import measured_engines
 
     if (measured := measured_engines(model)) is None:
         return None

@@ -1,14 +1,9 @@
 """Remember which engines `ane bench` found fastest for a bundle on this machine. The backend "auto" uses them."""
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ane.backends.base import Backend, ForwardingBackend, RowLimit
-from ane.backends.decoding import Decoder
 from ane.system.checked import read_record, validated
 from ane.system.errors import UserError
 from ane.system.files import read_json, write_json
@@ -93,49 +88,3 @@ def remember(model: "Bundle", date: str, decoder: EngineChoice, others: EngineCh
     file = measured_file(model)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"machine": this_machine(), "date": date, "decoder": vars(decoder), "others": vars(others)})
-
-
-class PhasedBackend(ForwardingBackend):
-    """Runs the decoder on one engine and all other networks on another engine.
-
-    Args:
-        network: Name of the decoder's network.
-        decoding: Backend that runs the decoder.
-        others: Backend that runs all other networks.
-    """
-
-    def __init__(self, network: str, decoding: Backend, others: Backend):
-        self.network, self.decoding, self.fallback = network, decoding, others
-        self.max_batched_frames, self.returns_attention = others.max_batched_frames, decoding.returns_attention
-        self.blocks_python = decoding.blocks_python or others.blocks_python
-        self.keep = decoding.keep and others.keep
-
-    @property
-    def name(self) -> str:
-        return f"{self.decoding.name}; other networks: {self.fallback.name}"
-
-    def run_all(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
-        return self.fallback.run_all(stage, calls)
-
-    def row_limit(self, stage: str) -> RowLimit:
-        return self.fallback.row_limit(stage)
-
-    def embeddings(self) -> dict[str, np.ndarray]:
-        return self.decoding.embeddings()
-
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
-        return self.decoding.decoder(lanes, capacity, prefixes, max_prefix_length)
-
-    def prefix_attention(self, *arguments: Any) -> np.ndarray:
-        return self.decoding.prefix_attention(*arguments)
-
-    def load(self, *networks: str) -> None:
-        self.decoding.load(*(name for name in networks if name == self.network))
-        self.fallback.load(*(name for name in networks if name != self.network))
-
-    def release(self, *networks: str) -> None:
-        if not networks or self.network in networks:
-            self.decoding.release(*([self.network] if networks else []))
-        others = [name for name in networks if name != self.network]
-        if others or not networks:
-            self.fallback.release(*others)

@@ -1,14 +1,15 @@
 """Run a model's decoder and denoiser on MLX, and its other networks in torch on the CPU."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, ForwardingBackend
+from ane.backends.base import Backend
 from ane.backends.decoding import Decoder
-from ane.backends.denoising import Denoiser, bind_separately
+from ane.backends.denoising import Denoiser
+from ane.backends.forwarding import SharingBackend
 from ane.backends.mlx.decoder import MlxDecoder
 from ane.backends.mlx.diffusion import MlxDenoiser, MlxDiffusion
 from ane.backends.mlx.gpt import MlxGPT
@@ -35,7 +36,7 @@ def diffusion(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxD
 LAYOUTS: Mapping[str, Callable[[Parameters, Any, MlxPrecision], Any]] = {"UnifiedVoice": gpt, "DiffusionTts": diffusion}
 
 
-class MlxBackend(ForwardingBackend):
+class MlxBackend(SharingBackend):
     """Runs the networks of ``LAYOUTS`` on MLX, and passes calls of all other networks to ``fallback``.
 
     When a decoder first runs on a machine, the backend compares its outputs with the outputs of ``fallback``
@@ -58,29 +59,26 @@ class MlxBackend(ForwardingBackend):
         if precision not in ("auto", *PRECISIONS):
             raise UserError(f"precision must be auto, {', '.join(PRECISIONS)} on MLX, got {precision!r}", "precision")
         self.model, self.fallback, self.keep, self.stages = model, fallback, keep, model.family.stages
-        self.layouts = {
+        self.computed = {
             name: LAYOUTS[network.module.__name__]
             for name, network in model.family.networks.items()
             if name in model.networks and network.module.__name__ in LAYOUTS
         }
-        if not self.layouts:
+        if not self.computed:
             raise UserError(
                 f"backend mlx runs no network of {model.family.title} models, and {model.name} is one: use "
                 "auto or torch",
                 "backend",
             )
         self.precision = mlx_precision(next(iter(PRECISIONS)) if precision == "auto" else precision)
-        others = " (other networks on torch)" if model.networks - set(self.layouts) else ""
+        others = " (other networks on torch)" if model.networks - set(self.computed) else ""
         self.name = f"mlx:{device_name()} {self.precision.name}{others}"
         self._networks: dict[str, Any] = {}
         self._proofs = ProvenDecoders(model.identity, self.precision)
 
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
-        name = self.stages.decoder.network
-        if name not in self.layouts:
-            return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
+    def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> Decoder:
         self.prove()
-        return MlxDecoder(self.network(name), lanes, capacity, prefixes, max_prefix_length)
+        return MlxDecoder(self.network(self.stages.decoder.network), lanes, capacity, prefixes, max_prefix_length)
 
     def prove(self) -> None:
         """Compare the decoder's outputs with the outputs of ``fallback``, unless this machine has done so before.
@@ -88,26 +86,17 @@ class MlxBackend(ForwardingBackend):
         Raises:
             UserError: The outputs differ by more than rounding.
         """
-        if (name := self.stages.decoder.network) in self.layouts:
+        if (name := self.stages.decoder.network) in self.computed:
             self._proofs.prove(self.network(name), self.fallback)
 
-    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        name = self.stages.denoiser.network
-        if name not in self.layouts:
-            return self.fallback.denoiser(latents, conditioning, frames)
-        network = self.network(name)
-        return bind_separately(lambda rows, length: MlxDenoiser(network, rows, conditioning, length), latents, frames)
+    def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
+        return MlxDenoiser(self.network(self.stages.denoiser.network), latents, conditioning, frames)
 
-    def load(self, *networks: str) -> None:
-        for name in networks:
-            if name in self.layouts:
-                self.network(name)
-        self.fallback.load(*(name for name in networks if name not in self.layouts))
+    def _load(self, network: str) -> None:
+        self.network(network)
 
-    def release(self, *networks: str) -> None:
-        self.fallback.release(*networks)
-        for name in () if self.keep else networks or tuple(self._networks):
-            self._networks.pop(name, None)
+    def _unload(self, network: str) -> None:
+        self._networks.pop(network, None)
 
     def network(self, name: str) -> Any:
         """Return a network on MLX. The first call loads it."""
@@ -118,7 +107,7 @@ class MlxBackend(ForwardingBackend):
 
     @on_owner
     def _laid_out(self, name: str) -> Any:
-        return self.layouts[name](NumpyTensors(self.model.tensors(name)), self.model.config(name), self.precision)
+        return self.computed[name](NumpyTensors(self.model.tensors(name)), self.model.config(name), self.precision)
 
 
 class NumpyTensors(Mapping[str, np.ndarray]):

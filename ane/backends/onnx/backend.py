@@ -93,6 +93,7 @@ class OnnxBackend(PackagedEngine):
                 self.sessions.get(self.graphs.key(network, kind, {}))
 
     def _unload(self, network: str) -> None:
+        super()._unload(network)
         self.sessions.unload(self.folder / self.packages[network].path)
 
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:

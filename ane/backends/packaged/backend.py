@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ane.backends.base import Backend, ForwardingBackend, FunctionSet, RowLimit, Stage, check_inputs
+from ane.backends.base import Backend, FunctionSet, RowLimit, Stage, check_inputs
 from ane.backends.decoding import Decoder
-from ane.backends.denoising import Denoiser, bind_separately
+from ane.backends.denoising import Denoiser
+from ane.backends.forwarding import SharingBackend
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, PlacementPolicy
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime, error_without_advice
@@ -33,7 +34,7 @@ LOGGER = logging.getLogger(__name__)
 STEP_KINDS = {"io": "step", "state": "state"}  # kind of kv-cache → kind of function that computes a decoder step
 
 
-class PackagedEngine(ForwardingBackend):
+class PackagedEngine(SharingBackend):
     """Runs the networks that have a package, and passes calls of all other networks to ``fallback``.
 
     Args:
@@ -58,7 +59,7 @@ class PackagedEngine(ForwardingBackend):
         unpublished: PackageFolder | None = None,
     ):
         self.folder: Path = unpublished.path if unpublished else model.path
-        self.model, self.packages, self.fallback, self.keep = model, packages, fallback, keep
+        self.model, self.packages, self.computed, self.fallback, self.keep = model, packages, packages, fallback, keep
         self.stages, self.name = model.family.stages, describe_packages(runtime, packages, model)
         self._tables: dict[str, dict[str, np.ndarray]] = {}
         self._verified: set[str] = set()
@@ -71,22 +72,6 @@ class PackagedEngine(ForwardingBackend):
         """Choose a replacement for a function or network whose package failed. If there is none, raise ``error``."""
         raise error
 
-    @abstractmethod
-    def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> Decoder:
-        """Create a decoder that runs on the network's package."""
-
-    @abstractmethod
-    def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        """Create a denoiser that runs on the network's package and is bound to one utterance."""
-
-    @abstractmethod
-    def _load(self, network: str) -> None:
-        """Load the functions that every call of this network needs."""
-
-    @abstractmethod
-    def _unload(self, network: str) -> None:
-        """Unload the functions of this network."""
-
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
@@ -97,27 +82,8 @@ class PackagedEngine(ForwardingBackend):
                 self._move_on(declared.network, error)
         return self.fallback.run(stage, **inputs)
 
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
-        make = self._decoder if self.stages.decoder.network in self.packages else self.fallback.decoder
-        return make(lanes, capacity, prefixes, max_prefix_length)
-
-    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        if self.stages.denoiser.network not in self.packages:
-            return self.fallback.denoiser(latents, conditioning, frames)
-        return bind_separately(lambda rows, length: self._denoiser(rows, conditioning, length), latents, frames)
-
-    def load(self, *networks: str) -> None:
-        for network in networks:
-            if network in self.packages:
-                self._load(network)
-        self.fallback.load(*(network for network in networks if network not in self.packages))
-
-    def release(self, *networks: str) -> None:
-        self.fallback.release(*networks)
-        for network in () if self.keep else networks or tuple(self.packages):
-            if network in self.packages:
-                self._tables.pop(network, None)
-                self._unload(network)
+    def _unload(self, network: str) -> None:
+        self._tables.pop(network, None)
 
     def table(self, network: str, key: str) -> np.ndarray:
         """Read the parameter with this key from the network's state dict, as float32."""
@@ -262,6 +228,7 @@ class PackagedBackend(PackagedEngine):
         self.verified_package(network)
 
     def _unload(self, network: str) -> None:
+        super()._unload(network)
         if self._functions.pop(network, None):
             self.runtime.unload(self.folder / self.packages[network].path)
 
