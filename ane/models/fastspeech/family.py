@@ -3,15 +3,12 @@
 Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel bands.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import Rows, pad_last_axis, row_lengths, sequence_masks, smallest_fitting
-from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
 from ane.models.fastspeech.checkpoints import import_fastspeech, is_fastspeech, source_files
 from ane.models.fastspeech.networks import NETWORKS
@@ -76,23 +73,10 @@ STAGES = {
 class FastSpeechFamily(ModelFamily):
     name, title = "fastspeech", "FastSpeech"
     networks, stages, settings = NETWORKS, ModelStages(STAGES), FastSpeechSettings
+    import_checkpoints, source_files = staticmethod(import_fastspeech), staticmethod(source_files)  # type: ignore[assignment]
 
     def recognises(self, path: Path) -> bool:
         return path.suffix not in (".onnx", ".safetensors") and is_fastspeech(path)
-
-    def import_checkpoints(
-        self,
-        path: Path,
-        config: Mapping[str, Any] | None = None,
-        where: str = "",
-        vocoder: Path | None = None,
-        precision: str | None = None,
-        ignore_unknown: bool = False,
-    ) -> Contents:
-        return import_fastspeech(path, config, where, vocoder, precision, ignore_unknown)
-
-    def source_files(self, path: Path, vocoder: Path | None = None) -> Mapping[str, Path]:
-        return source_files(path, vocoder)
 
 
 FAMILY = FastSpeechFamily()

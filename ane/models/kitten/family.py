@@ -107,12 +107,7 @@ class KittenFamily(StyleFamily):
     name, title = "kitten", "KittenTTS"
     settings = KittenSettings
     repositories, extra = f"^{OWNER}/", "kitten"
-
-    def recognises(self, path: Path) -> bool:
-        return is_kitten_folder(path)
-
-    def import_checkpoints(self, path: Path) -> Contents:  # type: ignore[override]
-        return import_kitten(path)
+    recognises, import_checkpoints = staticmethod(is_kitten_folder), staticmethod(import_kitten)  # type: ignore[assignment]
 
     def source_files(self, path: Path) -> dict[str, Path]:  # type: ignore[override]
         return {file.name: file for file in files_named_by(path / CONFIG_FILE).values()}

@@ -167,14 +167,12 @@ class KokoroFamily(StyleFamily):
     name, title = "kokoro", "Kokoro"
     settings = KokoroSettings
     repositories, extra = "kokoro", "onnx"
+    import_checkpoints = staticmethod(import_kokoro)  # type: ignore[assignment]
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():
             return path.suffix == ".onnx"
         return bool(graphs_in(path)) and any(voices_in(path))
-
-    def import_checkpoints(self, path: Path, voices: Path | None = None) -> Contents:  # type: ignore[override]
-        return import_kokoro(path, voices)
 
     def source_files(self, path: Path, voices: Path | None = None) -> dict[str, Path]:  # type: ignore[override]
         folder, graph, tables = find_files(path, voices)

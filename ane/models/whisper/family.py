@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ane.backends.base import DecoderStage, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import Exact
-from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
 from ane.models.whisper.alignment_heads import GENERATION
@@ -44,12 +43,7 @@ class WhisperFamily(ModelFamily):
     networks, stages = WHISPER_NETWORKS, WHISPER_STAGES
     data = frozenset({"tokenizer"})
     repositories = "whisper"
-
-    def recognises(self, path: Path) -> bool:
-        return is_whisper(path)
-
-    def import_checkpoints(self, path: Path, precision: str | None = None, ignore_unknown: bool = False) -> Contents:
-        return import_whisper(path, precision, ignore_unknown)
+    recognises, import_checkpoints = staticmethod(is_whisper), staticmethod(import_whisper)  # type: ignore[assignment]
 
     def source_files(self, path: Path) -> dict[str, Path]:
         _, folder, files = whisper_files(path)
