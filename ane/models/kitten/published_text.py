@@ -15,31 +15,8 @@ from dataclasses import dataclass
 
 from ane.system.errors import UserError
 from ane.text import shorten
+from ane.text.number_words import DIGITS, LONGEST, cardinal
 
-SMALL = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-)
-TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-GROUPS = ("", " thousand", " million", " billion", " trillion")
 IRREGULAR_ORDINALS = {
     "one": "first",
     "two": "second",
@@ -155,35 +132,17 @@ def grouped_number_words(match: re.Match[str]) -> str:
 
 def digit_words(text: str) -> str:
     """Spell each digit: "405" → "four zero five"."""
-    return " ".join(SMALL[int(digit)] for digit in text)
+    return " ".join(DIGITS[int(digit)] for digit in text)
 
 
 def cardinal_words(n: int) -> str:
     """Spell a whole number: -42 → "negative forty-two", 1200 → "twelve hundred", 2500 → "two thousand five hundred"."""
     if n < 0:
         return f"negative {cardinal_words(-n)}"
-    if n == 0:
-        return SMALL[0]
     if n < 2000 and n % 100 == 0 and n % 1000:
-        return f"{SMALL[n // 100]} hundred"
-    words = []
-    for group in GROUPS:
-        n, rest = divmod(n, 1000)
-        if rest:
-            words.append(_below_thousand(rest) + group)
-    return " ".join(reversed(words))
-
-
-def _below_thousand(n: int) -> str:
-    """Spell a number from 1 to 999."""
-    hundreds, rest = divmod(n, 100)
-    words = [f"{SMALL[hundreds]} hundred"] if hundreds else []
-    if rest >= 20:
-        tens, ones = divmod(rest, 10)
-        words.append(TENS[tens - 2] + (f"-{SMALL[ones]}" if ones else ""))
-    elif rest:
-        words.append(SMALL[rest])
-    return " ".join(words)
+        return f"{cardinal(n // 100)} hundred"
+    spelt = n % 10**LONGEST
+    return cardinal(spelt) if spelt or not n else ""
 
 
 def decimal_words(text: str) -> str:
