@@ -11,13 +11,14 @@ import numpy as np
 import soundfile
 
 from ane.system import sound_formats
-from ane.system.errors import UserError
+from ane.system.errors import UserError, system_errors
 from ane.system.files import replacing, write_whole
 from ane.system.interruption import uninterrupted
 from ane.system.streams import is_closed
 
 _BLOCK = 1 << 16  # samples per write. More samples overflow the stack of libsndfile's Vorbis writer
 _UNKNOWN_LENGTH = 0xFFFFFFFF  # length in the header of a WAV whose length is not known when the header is written
+HEADER_BYTES = 44  # of a WAV file
 FORMATS = {suffix: row.sndfile for suffix, row in sound_formats.FORMATS.items() if row.sndfile}
 
 
@@ -119,22 +120,20 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
     with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # without a buffer
 
         def send(data: bytes) -> None:
-            try:
+            with system_errors("cannot write to standard output"):
                 write_whole(out, data)
-            except OSError as error:
-                raise UserError(f"cannot write to standard output: {error.strerror or error}") from error
 
-        send(endless_wav_header(sample_rate))
+        send(wav_header(sample_rate))
         yield lambda audio: send(pcm16(audio).tobytes())
 
 
-def endless_wav_header(sample_rate: int) -> bytes:
-    """Return the header of a mono 16-bit WAV of unknown length."""
+def wav_header(sample_rate: int, length: int | None = None) -> bytes:
+    """Return the header of a mono 16-bit WAV with ``length`` bytes of samples. ``None`` means an unknown length."""
     # the largest possible length makes programs read to the end of the sound; ffmpeg writes the same header to a pipe
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         b"RIFF",
-        _UNKNOWN_LENGTH,
+        _UNKNOWN_LENGTH if length is None else length + HEADER_BYTES - 8,
         b"WAVE",
         b"fmt ",
         16,
@@ -145,7 +144,7 @@ def endless_wav_header(sample_rate: int) -> bytes:
         2,
         16,
         b"data",
-        _UNKNOWN_LENGTH,
+        _UNKNOWN_LENGTH if length is None else length,
     )
 
 

@@ -6,15 +6,14 @@ PyAV (extra ``server``) encodes the compressed formats.
 import tempfile
 import threading
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import soundfile
 import soxr
 
 from ane.audio import media
 from ane.audio.media import MediaEncoder
-from ane.audio.writer import endless_wav_header, pcm16
+from ane.audio.writer import HEADER_BYTES, pcm16, wav_header
 from ane.system import sound_formats
 from ane.system.sound_formats import FileFormat, MediaFormat
 
@@ -46,7 +45,7 @@ class SampleEncoder:
     """An encoder of 16-bit little-endian samples. It writes WAV without a length, or only samples, at ``PCM_RATE``."""
 
     def __init__(self, rate: int, with_header: bool):
-        self._header = endless_wav_header(rate) if with_header else b""
+        self._header = wav_header(rate) if with_header else b""
         self._resampler = (
             None if with_header or rate == PCM_RATE else soxr.ResampleStream(rate, PCM_RATE, 1, dtype="float32")
         )
@@ -65,14 +64,15 @@ class SampleEncoder:
 
 
 class CompressingEncoder:
-    """An encoder that uses FFmpeg. PyAV writes the encoded bytes to this object, as to a file that cannot seek.
+    """An encoder that uses FFmpeg.
 
-    ``close`` frees FFmpeg's threads, even while another thread is in ``feed``.
+    PyAV writes to ``file``. Without a file, it writes to this object, as to a file that cannot seek. ``close`` frees
+    FFmpeg's threads, even while another thread is in ``feed``.
     """
 
-    def __init__(self, media: MediaFormat, rate: int):
+    def __init__(self, media: MediaFormat, rate: int, file: IO[bytes] | None = None):
         self._data = bytearray()
-        self._encoder: MediaEncoder | None = MediaEncoder(self, media, rate)
+        self._encoder: MediaEncoder | None = MediaEncoder(file or self, media, rate)
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> int:
@@ -121,29 +121,21 @@ class FileEncoder:
 
     def __init__(self, name: str, rate: int):
         self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the sender closes it)
-        self._samples = make_encoder(name, rate) if name == "pcm" else None
-        self._writer: Any = None
-        if name == "wav":
-            self._writer = soundfile.SoundFile(self.file, "w", rate, 1, "PCM_16", format="WAV")
-        elif name != "pcm":
-            self._writer = MediaEncoder(self.file, media.FORMATS[f".{name}"], rate)
+        compresses = FORMATS[name].media is not None
+        self._encoder = (
+            CompressingEncoder(media.FORMATS[f".{name}"], rate, self.file) if compresses else make_encoder(name, rate)
+        )
+        self._rate = rate if name == "wav" else None
 
     def feed(self, audio: np.ndarray) -> None:
-        if self._samples is not None:
-            self.file.write(self._samples.feed(audio))
-        elif isinstance(self._writer, MediaEncoder):
-            self._writer.append(audio)
-        else:
-            self._writer.write(pcm16(audio))
+        self.file.write(self._encoder.feed(audio))
 
     def finish(self) -> int:
         """Complete the file and return its size in bytes."""
-        if self._samples is not None:
-            self.file.write(self._samples.finish())
-        elif isinstance(self._writer, MediaEncoder):
-            self._writer.finish()
-        if self._writer is not None:
-            self._writer.close()
+        self.file.write(self._encoder.finish())
         size = self.file.seek(0, 2)
         self.file.seek(0)
+        if self._rate:
+            self.file.write(wav_header(self._rate, size - HEADER_BYTES))
+            self.file.seek(0)
         return size
