@@ -4,7 +4,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -127,11 +127,7 @@ class Service:
 
     async def run(self, kind: str, work: Work) -> Any:
         """Run a job that is not speech, and return its last item. Raises the errors of ``items``."""
-        result = None
-        async with aclosing(self.items(kind, work)) as items:
-            async for item in items:
-                result = item
-        return result
+        return await last_item(self.items(kind, work))
 
     async def items(self, kind: str, work: Work) -> AsyncGenerator[Any, None]:
         """Run a job that is not speech, and yield its items. Raises the errors of the job, and BusyError."""
@@ -146,6 +142,15 @@ class Service:
         finally:
             job.leave()
             self.metrics.requests.labels(kind, outcome).inc()
+
+
+async def last_item(items: AsyncGenerator[Any, None]) -> Any:
+    """Return the last item, or ``None`` if there is none."""
+    item = None
+    async with aclosing(items):
+        async for next_item in items:
+            item = next_item
+    return item
 
 
 class SpeechResponse:
@@ -256,3 +261,44 @@ class SpeechResponse:
     def error(self, error: BaseException) -> dict[str, Any]:
         """Return the event that reports an error to a client that already has some of the sound."""
         return {"type": "error", **error_content(error)[1]}
+
+
+# waits for the client's next message, and returns its text. None means that the text is complete
+ReadText = Callable[[], Awaitable[str | None]]
+
+
+class ArrivingText:
+    """A text that a client sends in several messages.
+
+    Args:
+        service: The service, which has the limits.
+        lexicon: Respellings, which may make the text longer.
+
+    Attributes:
+        length: Number of characters of the text so far. An empty message counts as one character.
+    """
+
+    def __init__(self, service: Service, lexicon: Lexicon | None = None):
+        self._service, self._lexicon = service, lexicon
+        self.length = 0
+
+    async def first(self, read: ReadText) -> str:
+        """Wait until the text has a word, and return the text. Raises RefusedError if there is no text, or too much."""
+        text = ""
+        while not text.strip():
+            if (more := await self._next(read)) is None:
+                raise RefusedError("no text was sent", 400, "text")
+            text += more
+        return text
+
+    async def pass_on(self, response: SpeechResponse, read: ReadText) -> None:
+        """Pass messages on until the text is complete. Raises RefusedError if the text is too long."""
+        while (more := await self._next(read)) is not None:
+            response.send_text(more)
+        response.send_text(None)
+
+    async def _next(self, read: ReadText) -> str | None:
+        if (text := await read()) is not None:
+            self.length += self._service.check_text(text, self._lexicon) or 1
+            self._service.check_stream(self.length)
+        return text

@@ -17,7 +17,7 @@ from ane.models.whisper.transcription import TranscriptionOptions
 from ane.server.errors import error_content
 from ane.server.jobs import Job
 from ane.server.settings import TRANSCRIPTIONS
-from ane.server.speech_service import Service
+from ane.server.speech_service import Service, last_item
 from ane.server.uploads import Recording, check_form, decode_upload
 from ane.server.waiting import while_connected
 from ane.system.errors import NoEffectError
@@ -152,14 +152,6 @@ def transcription_routes(service: Service) -> APIRouter:
         )
 
     return router
-
-
-async def last_item(items: AsyncGenerator[Any, None]) -> Any:
-    item = None
-    async with aclosing(items):
-        async for next_item in items:
-            item = next_item
-    return item
 
 
 async def send_events(

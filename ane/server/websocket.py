@@ -8,7 +8,8 @@ If the start message sets ``word_times``, it also sends the word events of `POST
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -17,8 +18,8 @@ from ane.server.connections import PLACE
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
-from ane.server.speech import ServedRequest, words_event
-from ane.server.speech_service import Service, SpeechResponse
+from ane.server.speech import words_event
+from ane.server.speech_service import ArrivingText, Service, SpeechResponse
 from ane.server.waiting import next_text, while_watching
 
 REFUSED = 1008  # code for closing a WebSocket because its client sent something wrong
@@ -41,12 +42,14 @@ def websocket_routes(service: Service) -> APIRouter:
             limits = service.settings.limits
             start = await receive(socket, StreamStart, limits.idle)
             request = service.catalogue.request(start)
+            text = ArrivingText(service, request.lexicon)
             # a client uses up no connection before it sends text
-            text, length = await first_text(socket, service, request)
+            first = await text.first(partial(next_text_of, socket, limits.seconds))
             if take_place := socket.scope.get("state", {}).get(PLACE):
                 take_place()
             response = service.speak(request, "stream")
-            await converse(socket, service, response, start.response_format, text, length)
+            response.send_text(first)
+            await converse(socket, service, response, start.response_format, text)
             await socket.close()
         except WebSocketDisconnect:
             pass
@@ -61,56 +64,29 @@ def websocket_routes(service: Service) -> APIRouter:
     return router
 
 
-async def first_text(socket: WebSocket, service: Service, request: ServedRequest) -> tuple[str, int]:
-    """Wait for the client's first text. Return the text, and how many characters it counts as.
-
-    Raises:
-        RefusedError: The client sent no text, or too much text.
-    """
-    text, length, limits = "", 0, service.settings.limits
-    while not text.strip():
-        message = await receive(socket, StreamText, limits.seconds)
-        if message.type == "end":
-            raise RefusedError("no text was sent", 400, "text")
-        length += service.check_text(message.text, request.lexicon) or 1
-        service.check_stream(length)
-        text += message.text
-    return text, length
-
-
 async def converse(
-    socket: WebSocket, service: Service, response: SpeechResponse, form: str, text: str, received: int
+    socket: WebSocket, service: Service, response: SpeechResponse, form: str, text: ArrivingText
 ) -> None:
-    """Take text from the client and send sound to it, both at the same time.
+    """Take more text from the client and send sound to it, both at the same time.
 
     Args:
         socket: The client's socket.
         service: The service.
         response: The speech for the client.
         form: Response format of the sound.
-        text: The client's first text.
-        received: Number of characters that the first text counts as.
+        text: The client's text, which has begun.
 
     Raises:
         Exception: The first error in taking text or sending sound.
     """
-    response.send_text(text)
-
-    def next_message() -> Awaitable[StreamText]:
-        limits = service.settings.limits
-        return receive(socket, StreamText, limits.seconds, limits.idle, service.is_full)
 
     async def read_texts() -> None:
         """Pass the client's texts on to the speech.
 
         Raises an error if the client sends an invalid message or leaves.
         """
-        nonlocal received
-        while (message := await next_message()).type == "text":
-            received += service.check_text(message.text, response.request.lexicon) or 1
-            service.check_stream(received)
-            response.send_text(message.text)
-        response.send_text(None)
+        limits = service.settings.limits
+        await text.pass_on(response, partial(next_text_of, socket, limits.seconds, limits.idle, service.is_full))
         left = await socket.receive()
         if left["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(left.get("code", 1000))
@@ -130,7 +106,7 @@ async def converse(
             if encoder is not None:
                 # ``close`` may wait for a thread that is in ``feed``
                 asyncio.get_running_loop().run_in_executor(None, encoder.close)
-        await send_within(socket, {"type": "done", **response.ending(received)}, service)
+        await send_within(socket, {"type": "done", **response.ending(text.length)}, service)
 
     await while_watching(send_sound(), read_texts())
 
@@ -143,6 +119,12 @@ async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: 
                 await (socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data))
         except (TimeoutError, RuntimeError):  # Starlette raises RuntimeError when the client has left
             raise WebSocketDisconnect(1006) from None
+
+
+async def next_text_of(socket: WebSocket, *waiting: Any) -> str | None:
+    """Wait for the next text with the limits of ``receive``. ``None`` means that the text is complete."""
+    message = await receive(socket, StreamText, *waiting)
+    return message.text if message.type == "text" else None
 
 
 async def receive(

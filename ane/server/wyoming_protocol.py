@@ -19,9 +19,9 @@ from ane.audio.writer import pcm16
 from ane.server.connections import BACKLOG, QUEUE, SEND_BUFFER, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Service, SpeechResponse
+from ane.server.speech_service import ArrivingText, Service, SpeechResponse
 from ane.server.waiting import end_tasks, next_text, while_watching
-from ane.system.errors import UserError
+from ane.system.errors import system_errors
 from ane.system.version import version
 
 LOGGER = logging.getLogger("ane.server")
@@ -79,10 +79,8 @@ class WyomingServer:
 
     async def start(self, host: str, port: int) -> None:
         """Open the port. Raises UserError if the port cannot be opened."""
-        try:
+        with system_errors(f"cannot listen on {host}, port {port}"):
             self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
-        except OSError as error:
-            raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
         for opened in self._server.sockets:
             with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
@@ -256,50 +254,27 @@ class WyomingClient:
         # the client may wait between chunks, because the text is still being written
         self.reader.patience = limits.seconds
         self._end_answer()
-        text = await self.first_chunks()  # a client uses up no connection before it sends text
+        text = ArrivingText(self.service)
+        first = await text.first(self.next_chunk)  # a client uses up no connection before it sends text
         self._begin_answer()
         response = self.service.speak(request, "wyoming")
         try:
-            response.send_text(text)
-            await while_watching(self.send(response), self.pass_chunks_on(response, len(text)))
+            response.send_text(first)
+            await while_watching(self.send(response), text.pass_on(response, self.next_chunk))
             await self.write(SynthesizeStopped().event())
         finally:
             self.reader.patience = limits.idle
             response.close()
 
-    async def first_chunks(self) -> str:
-        """Wait for the client's first text, and return it. Raises RefusedError if the client sends no text."""
-        text = ""
-        while not text.strip():
-            event = await self.read()
-            if event is None:
-                raise ConnectionResetError
+    async def next_chunk(self) -> str | None:
+        """Wait for the text of the next chunk. ``None`` means that the text is complete."""
+        while (event := await self.read()) is not None:
             if SynthesizeStop.is_type(event.type):
-                raise RefusedError("no text was sent", 400, "input")
+                return None
             if SynthesizeChunk.is_type(event.type):
-                text += self.chunk(event, len(text))
-        return text
-
-    def chunk(self, event: Event, length: int) -> str:
-        """Return the text of a chunk that follows ``length`` characters of text.
-
-        Raises RefusedError if it is too long.
-        """
-        with well_formed():
-            text = checked_string(SynthesizeChunk.from_event(event).text)
-        self.service.check_text(text)
-        self.service.check_stream(length + len(text))
-        return text
-
-    async def pass_chunks_on(self, response: SpeechResponse, length: int) -> None:
-        while (event := await self.read()) is not None and not SynthesizeStop.is_type(event.type):
-            if SynthesizeChunk.is_type(event.type):
-                text = self.chunk(event, length)
-                length += len(text) or 1
-                response.send_text(text)
-        if event is None:
-            raise ConnectionResetError
-        response.send_text(None)
+                with well_formed():
+                    return checked_string(SynthesizeChunk.from_event(event).text)
+        raise ConnectionResetError
 
     async def send(self, response: SpeechResponse) -> None:
         rate = 0
