@@ -9,10 +9,11 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from ane.audio import trimming
+from ane.books.job_leases import LEASE
 from ane.books.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
-from ane.books.store import LEASE, JobStore, StoredChunk
+from ane.books.store import JobStore, StoredChunk
 from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten

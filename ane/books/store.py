@@ -6,11 +6,9 @@ are FLAC with 24 bits.
 """
 
 import json
-import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from io import BytesIO
 from typing import Any
@@ -18,17 +16,14 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from ane.books import job_database
-from ane.books.job_database import JobDatabase
 from ane.books.job_facts import read_chunk, read_fact, read_words
+from ane.books.job_leases import JobLeases
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.text.passages import without_voice_mark
 
-LEASE = 60.0  # seconds after which a process that does not renew its lease loses the chunk
-OUTPUT = "output"  # key of the lease on writing the output
 # name of the checker without a recogniser. It need not judge chunks that another checker has judged.
 SOUND_ONLY = "sound"
 JUDGED = "(s.checker IS NOT NULL AND (? = ? OR s.checker = ?))"
@@ -68,11 +63,10 @@ class StoredChunk:
         return seed_of(self.chunk.key, self.take)
 
 
-class JobStore(JobDatabase):
+class JobStore(JobLeases):
     """A job: its plan, its sounds, and its leases, with which processes reserve the chunks on which they work."""
 
     _wanted_seed: int | None = None
-    _lock = -1  # file descriptor of the lock on writing the output
 
     # Facts
 
@@ -243,39 +237,6 @@ class JobStore(JobDatabase):
         """Reserve the first chunk that is not spoken and not reserved. Return ``None`` if there is no such chunk."""
         return self._claim(plan, "s.samples IS NULL")
 
-    def claim_output(self) -> bool:
-        """Reserve the output for this process, with a lock and a lease. Return False if another process is writing it.
-
-        The lock lasts until this process ends, even if the system suspends the process for longer than a lease. The
-        lease is for file systems that have no locks.
-        """
-        locked = job_database.lock_folder(self.path)
-        if locked is None:
-            return False
-        self._unlock()
-        self._lock = locked
-        with self._transaction() as run:
-            self._drop_dead_leases(run)
-            if run("SELECT 1 FROM leases WHERE key = ?", (OUTPUT,)).fetchone():
-                self._unlock()
-                return False
-            self._lease(run, OUTPUT)
-            return True
-
-    @contextmanager
-    def output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Run a transaction if this process still holds the lease (reservation) of the output.
-
-        Otherwise, raise UserError.
-        """
-        with self._transaction() as run:
-            if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
-                raise UserError(
-                    "this process was silent for too long, so another one has taken over writing the output of "
-                    f"{self.path}: let that one finish"
-                )
-            yield run
-
     def recorded_outputs(self) -> list[tuple[str, int | None, str]]:
         """Return the SHA-256, the size and the name of every file that this job ever wrote as output.
 
@@ -285,15 +246,6 @@ class JobStore(JobDatabase):
             rows = self._connection.execute("SELECT sha256, size, name FROM outputs").fetchall()
         # earlier versions stored only the hashes of the last run's files, by name
         return [*rows, *((digest, None, name) for name, digest in (self.fact("hashes") or {}).items())]
-
-    def _unlock(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-        self._lock = -1
-
-    def close(self) -> None:
-        self._unlock()
-        super().close()
 
     def save(
         self,
@@ -395,17 +347,6 @@ class JobStore(JobDatabase):
                 ).rowcount
             )
 
-    def renew(self) -> None:
-        """Extend the time of all leases (reservations) of this process."""
-        with self._transaction() as run:
-            run("UPDATE leases SET expires = ? WHERE owner = ?", (self.clock() + LEASE, self.owner))
-
-    def release(self) -> None:
-        """Give up all leases (reservations) of this process."""
-        with self._transaction() as run:
-            run("DELETE FROM leases WHERE owner = ?", (self.owner,))
-        self._unlock()
-
     def second_connection(self) -> "JobStore":
         """Open a second connection of this process, for use in another thread."""
         other = JobStore(self.path, self.clock)
@@ -440,18 +381,6 @@ class JobStore(JobDatabase):
             self._lease(run, claimed.chunk.key)
         return claimed
 
-    def _lease(self, run: Callable[..., sqlite3.Cursor], key: str) -> None:
-        run(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?)", (key, self.owner, self.host, os.getpid(), self.clock() + LEASE)
-        )
-
-    def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
-        """Delete leases (reservations) that have expired, and leases of processes on this machine that have ended."""
-        run("DELETE FROM leases WHERE expires < ?", (self.clock(),))
-        for key, pid in run("SELECT key, pid FROM leases WHERE host = ?", (self.host,)).fetchall():
-            if not is_running(pid):
-                run("DELETE FROM leases WHERE key = ? AND pid = ?", (key, pid))
-
 
 def set_fact(run: Callable[..., sqlite3.Cursor], name: str, value: Any) -> None:
     run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, default=str)))
@@ -467,14 +396,3 @@ def as_flac(audio: np.ndarray, rate: int) -> bytes:
 
 def as_json(words: Sequence[SpokenWord]) -> str | None:
     return json.dumps([astuple(word) for word in words]) if words else None
-
-
-def is_running(pid: int) -> bool:
-    """Return whether this machine runs a process with this number, which may be a newer process with an old number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # the process belongs to another user
-        pass
-    return True

@@ -21,14 +21,15 @@ from PIL import Image
 from ane.audio.media import FORMATS, INSTALL, CoverImage
 from ane.audio.reader import read_recording
 from ane.books import job_database, levels
-from ane.books import store as store_module
+from ane.books import job_leases as store_module
 from ane.books.document import BookChapter, Document
+from ane.books.job_leases import LEASE
 from ane.books.narration import sound_of
 from ane.books.output import OutputOptions, check_replaced
 from ane.books.ownership import FileOwnership, published
 from ane.books.plan import PlannedChunk
 from ane.books.speakers import SpokenChunk
-from ane.books.store import LEASE, JobStore
+from ane.books.store import JobStore
 from ane.speech.words import SpokenWord
 from ane.system import sound_formats
 from ane.system.errors import UserError

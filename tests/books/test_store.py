@@ -17,11 +17,12 @@ from ane.books import job_database
 from ane.books.assembly import time_book
 from ane.books.document import BookChapter, Document
 from ane.books.job_database import FILE
+from ane.books.job_leases import LEASE
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions
 from ane.books.plan import Silences, SpeechIdentity, plan_book
 from ane.books.speakers import SpokenChunk
-from ane.books.store import LEASE, JobStore
+from ane.books.store import JobStore
 from ane.commands.read_report import seconds_of
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
