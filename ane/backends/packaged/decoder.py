@@ -16,15 +16,8 @@ import numpy as np
 from ane.backends.base import MASKED
 from ane.backends.decoding import Decoder, check_step
 from ane.backends.packaged.functions import PackageFunction
-from ane.backends.packaged.pools import (
-    HostPool,
-    PoolSettings,
-    SlotPool,
-    StatePool,
-    StoredPrefix,
-    joined_logits,
-    pack_columns,
-)
+from ane.backends.packaged.pools import HostPool, PoolSettings, SlotPool, StoredPrefix, joined_logits, pack_columns
+from ane.backends.packaged.state_pool import StatePool
 from ane.system.errors import UserError
 
 NO_MEMORY: dict[str, np.ndarray] = {}  # memory inputs of a network without cross-attention
