@@ -9,15 +9,13 @@ and values of the prompt) once, when the first of these sequences starts. The la
 prefix.
 
 Any thread may submit a prompt and wait for its rows, which are the vectors that a sequence produces. One of the waiting
-threads, the leader, runs the decoder steps for all threads. When the leader's own wait is over, another waiting thread
-becomes the leader. The lock protects only the data of the lanes: no thread holds the lock while a network runs.
+threads runs the decoder steps for all threads (``ane.speech.shared_steps``).
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -25,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ane.backends.decoding import Decoder
+from ane.speech.shared_steps import SharedSteps
 from ane.speech.turns import Turns, Urgency
 from ane.system.errors import UserError
 
@@ -136,7 +135,7 @@ class Decoding:
             return bool(ended or known or self._check())
 
         while True:
-            self._lanes.until(more, self, report)
+            self._lanes.until(more, self.priority, report)
             if not known:
                 return
             sent += len(known)
@@ -147,7 +146,7 @@ class Decoding:
 
         The method also removes these results from ``results``.
         """
-        self._lanes.until(lambda: self.done or self._check(), self, report)
+        self._lanes.until(lambda: self.done or self._check(), self.priority, report)
         return [self.results.pop(index) for index in range(self.prompt.count)]
 
     def cancel(self) -> None:
@@ -194,26 +193,7 @@ class BusyLane:
     length: int = 0
 
 
-@dataclass(eq=False)
-class Waiter:
-    """A thread that waits until ``ready`` returns True or raises an error.
-
-    The error is the error that ended the thread's prompt.
-    """
-
-    ready: Callable[[], bool]
-    decoding: Decoding
-    woken: threading.Condition
-
-    @property
-    def settled(self) -> bool:
-        try:
-            return self.ready()
-        except Exception:
-            return True
-
-
-class Lanes:
+class Lanes(SharedSteps):
     """The lanes of one decoder (rows of its batch), and the prompts that use or await a lane.
 
     Call ``submit`` for each prompt, and read the results from the ``Decoding`` that it returns. Any thread may do both.
@@ -230,15 +210,13 @@ class Lanes:
     """
 
     def __init__(self, decoder: Decoder, recorded_heads: Sequence[tuple[int, int]] = (), turns: Turns | None = None):
-        self.decoder, self.capacity, self.turns = decoder, decoder.capacity, turns
+        super().__init__(turns)
+        self.decoder, self.capacity = decoder, decoder.capacity
         self.recorder = decoder if recorded_heads and decoder.record(recorded_heads) else None
         self.free_prefixes = list(reversed(range(decoder.prefixes)))
         self.prompts: list[Decoding] = []
         self.active: dict[int, BusyLane] = {}
         self.ended: BaseException | None = None
-        self._lock = threading.Lock()
-        self._waiting: list[Waiter] = []
-        self._leader: Waiter | None = None  # the thread that runs the steps
         self._stepping = False
 
     def submit(
@@ -276,72 +254,7 @@ class Lanes:
             if not self._stepping:
                 self.decoder = self.recorder = None
 
-    def until(self, ready: Callable[[], bool], decoding: Decoding, report: Callable[[], None]) -> None:
-        """Run decoder steps, or wait while another thread runs them, until ``ready`` returns True.
-
-        Args:
-            ready: Function that says whether the wait is over. An error that it raises ends the wait.
-            decoding: The prompt for which the thread waits.
-            report: Function to call after every decoder step that this thread runs.
-        """
-        waiter = Waiter(ready, decoding, threading.Condition(self._lock))
-        with self._lock:
-            self._waiting.append(waiter)
-            try:
-                while not ready():
-                    if self._leader not in (None, waiter):
-                        self._rest(waiter)
-                        continue
-                    self._leader = waiter
-                    self._step()
-                    self._wake()
-                    with self._unlocked():
-                        report()
-                        if self.turns:
-                            # the thread that takes the turn may submit a prompt that shares the next step
-                            self.turns.offer(self._urgency, to_class=True)
-            finally:
-                self._waiting.remove(waiter)
-                if self._leader in (None, waiter):  # ``None`` if this thread was woken to lead, but its wait is over
-                    self._leader = None
-                    self._wake()
-
-    def _rest(self, waiter: Waiter) -> None:
-        """Let other threads compute, until ``waiter`` has its result or an error, or until it has to run the steps."""
-        turns = self.turns.rest(waiter.decoding.priority) if self.turns else nullcontext()
-        with self._unlocked(), turns, self._lock:
-            while self._leader is not None and not waiter.settled:
-                waiter.woken.wait()
-
-    def _wake(self) -> None:
-        """Wake the waiting threads that have their result or an error.
-
-        If no thread runs the steps, also wake the most urgent one to run them.
-        """
-        for waiter in self._waiting:
-            if waiter is not self._leader and waiter.settled:
-                waiter.woken.notify()
-        if self._leader is None and self._waiting:
-            min(self._waiting, key=lambda waiter: waiter.decoding.priority()).woken.notify()
-
-    def _urgency(self) -> tuple[int, float]:
-        """Return the urgency of the next step: the highest urgency among the threads that wait for the step."""
-        return min(waiter.decoding.priority() for waiter in list(self._waiting))
-
-    @contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        self._lock.release()
-        try:
-            yield
-        finally:
-            self._lock.acquire()
-
     # only the thread that runs the steps calls the methods below. The thread holds the lock except within ``_call``
-
-    def _call(self, network: Callable[..., Any], *arrays: Any) -> Any:
-        call = partial(network, *arrays)
-        with self._unlocked():
-            return self.turns.wide(call) if self.turns else call()
 
     def _step(self) -> None:
         """Fill the free lanes (rows of the batch), and decode one column (input) on each lane.
