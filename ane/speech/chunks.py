@@ -82,6 +82,17 @@ class RenderedChunk:
         self.words, self.counts, self.notes, self.details, self.reported = words, counts, notes, details, True
 
 
+def up_to_final(rendered: Iterator[RenderedChunk]) -> Iterator[RenderedChunk]:
+    """Yield the chunks of ``rendered`` up to the last chunk of the current text.
+
+    The iterator stays open for the next text.
+    """
+    for chunk in rendered:
+        yield chunk
+        if chunk.chunk.final:
+            return
+
+
 OneChunk = TypeVar("OneChunk", bound=Chunk)
 
 

@@ -17,24 +17,22 @@ import numpy as np
 
 from ane.bundles import Model
 from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
-from ane.speech.chunks import Chunk, RenderedChunk
+from ane.speech.chunks import Chunk, RenderedChunk, up_to_final
 from ane.speech.incremental_stream import IncrementalStream
 from ane.speech.lanes import Lanes
 from ane.speech.request import REQUEST_OPTIONS, SpeechContext, SpeechRequest, TextUsage, check_option, chosen_settings
 from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
+from ane.speech.text_notes import notes_on_text
 from ane.speech.turns import Turns
 from ane.system.errors import NotFoundError, UserError, check_type
 from ane.system.timeline import closing_source
-from ane.text import ANY_SCRIPT, NothingToSayError, is_ssml
+from ane.text import NothingToSayError
 from ane.text.cast import cast_of
-from ane.text.other_languages import foreign_language
 from ane.text.passages import last_voice
-from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 from ane.voices import Voice, check_named_voice, voice_names
 
 DEFAULT_VOICE = "default"  # name that stands for a model's default voice, in Python and on the server
-MOST_SIGNS = 8  # one note lists at most this many unspoken signs
 LOGGER = logging.getLogger("ane.speech")
 
 
@@ -405,31 +403,8 @@ class Speaker(ABC):
             raise kind(f"line {line}, voice {voice!r}{cast}: {error}") from error
 
     def _notes_on_text(self, request: SpeechRequest) -> list[str]:
-        """Return notes on text that the model cannot speak: foreign letters, another language, unspoken signs.
-
-        Log a note if this speaker has not logged it before.
-        """
-        text = request.lexicon.respelt(request.text) if request.lexicon else request.text
-        names, language = foreign_scripts(text), foreign_language(text)
-        signs = unread_signs(text)
-        markup: list[str] = []
-        if request.ssml or (request.ssml is None and is_ssml(request.text)):
-            from ane.text.ssml import ssml_notes
-
-            markup = ssml_notes(request.text)
-        if self.normaliser(request.settings) in ANY_SCRIPT:
-            names, language, signs = [], "", []
-        how = UNREADABLE[request.lexicon.unreadable if request.lexicon else "nearest"]
-        notes = (
-            [f"{' and '.join(names)} letters are {how}"]
-            if names
-            else [f"the text looks like {language}, and is read as English"]
-            if language
-            else []
-        )
-        notes += markup
-        if signs:
-            notes.append(f"nothing is spoken for {' '.join(signs[:MOST_SIGNS])}: write in words what they mean")
+        """Return notes on text that the model cannot speak. Log a note if this speaker has not logged it before."""
+        notes = notes_on_text(request, self.normaliser(request.settings))
         for note in notes:
             if note not in self.warned:
                 self.warned.add(note)
@@ -440,14 +415,3 @@ class Speaker(ABC):
         """Raise UserError if the model lacks a network that the request's settings need."""
         for network in self.networks(request.settings):
             self.model.require(network)
-
-
-def up_to_final(rendered: Iterator[RenderedChunk]) -> Iterator[RenderedChunk]:
-    """Yield the chunks of ``rendered`` up to the last chunk of the current text.
-
-    The iterator stays open for the next text.
-    """
-    for chunk in rendered:
-        yield chunk
-        if chunk.chunk.final:
-            return
