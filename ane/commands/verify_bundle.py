@@ -20,8 +20,7 @@ from ane.system.files import write_json
 
 if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
-    from converters.proof.activations import ComparedValue
-    from converters.proof.elements import LayerComparison
+    from converters.proof.elements import ComparedValue, LayerComparison
     from converters.proof.verify import FunctionCheck, Runner
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai")

@@ -24,7 +24,8 @@ from ane.system.errors import UserError
 from converters.coreml.coreml_package import CoreMLOptions, write_package
 from converters.coreml.graph import quiet
 from converters.proof import activations
-from converters.proof.activations import MAX_DROP, MAX_SNR, ComparedValue, FunctionCall, compare_with_run, interpreted
+from converters.proof.activations import FunctionCall, compare_with_run, interpreted
+from converters.proof.elements import MAX_DROP, MAX_SNR, ComparedValue
 
 BATCH = 40  # number of values that one compiled model returns
 

@@ -21,8 +21,8 @@ from ane.system.errors import UserError
 from ane.system.files import link_or_copy
 from converters.onnx.graph import NETWORK_PREFIX, SCOPES
 from converters.onnx.onnx_package import WEIGHTS_FILE
-from converters.proof.activations import ComparedValue, compare, hooked
-from converters.proof.elements import LayerComparison
+from converters.proof.activations import hooked
+from converters.proof.elements import ComparedValue, LayerComparison, compare
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from ane.backends.mil.package import Package
 from ane.bundles.package_records import COMPUTE_UNITS
 from ane.system.errors import UserError
 from ane.system.file_gate import check_regular
-from converters.proof.activations import ComparedValue, FunctionCall, ReadableState, compare
+from converters.proof.activations import FunctionCall, ReadableState
+from converters.proof.elements import ComparedValue, compare
 from converters.proof.verify import PackageRunner
 
 THRESHOLD = 40.0  # dB that an output must reach against its expected array. Programs in fp16 reach 50 to 70 dB

@@ -28,7 +28,8 @@ from ane.bundles.package_records import FunctionRecord, PackageFolder, PackageRe
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.function_table import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
-from converters.proof.activations import MAX_SNR, CallRecorder
+from converters.proof.activations import CallRecorder
+from converters.proof.elements import MAX_SNR
 
 # Keys under which bundle.json records the parity of a function. A Core ML function has dB for each of the interpreter's
 # arithmetics (MATHS, ROUNDING, FLUSHED). An ONNX graph has dB (ON_CPU) and the relative error (ERROR)

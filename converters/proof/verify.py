@@ -27,9 +27,9 @@ from ane.bundles.package_records import PUBLISHED, FunctionRecord, PackageFolder
 from ane.system.errors import NoEffectError, UserError
 from converters.function_table import published_name
 from converters.proof import activations, parity
-from converters.proof.activations import CallRecorder, CapturedOutputs, ComparedValue, compare_with_modules, first_drift
+from converters.proof.activations import CallRecorder, CapturedOutputs, compare_with_modules
 from converters.proof.differences import core_ml_activations, first_difference, first_loss
-from converters.proof.elements import LayerComparison
+from converters.proof.elements import ComparedValue, LayerComparison, first_drift
 from converters.proof.onnx_values import captured_outputs, compare_values, instrumented
 from converters.proof.parity import reference_backend, run_probe
 

@@ -21,18 +21,9 @@ from ane.models.tortoise.packaged import PackagedDenoiser
 from ane.system.errors import UserError
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.coreml.graph import CoreMLGraph
-from converters.proof.activations import (
-    MAX_SNR,
-    CallRecorder,
-    CapturedOutputs,
-    ComparedValue,
-    compare,
-    compare_with_modules,
-    first_drift,
-    interpreted,
-)
+from converters.proof.activations import CallRecorder, CapturedOutputs, compare_with_modules, interpreted
 from converters.proof.differences import CoreMLInspector, core_ml_activations
-from converters.proof.elements import LayerComparison
+from converters.proof.elements import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
 from converters.proof.parity import FLUSHED
 from converters.proof.verify import (
     FunctionCheck,
