@@ -51,6 +51,7 @@ READING_PATH = {
         "ane.speech.ahead",
         "ane.speech.turns",
         "ane.speech.words",
+        "ane.speech.text_notes",
     ],
     "Text to phonemes": [
         "ane.text",
@@ -77,6 +78,8 @@ READING_PATH = {
         "ane.backends.base",
         "ane.backends.rows",
         "ane.backends.choosing",
+        "ane.backends.engines",
+        "ane.backends.forwarding",
         "ane.backends.packaged.backend",
         "ane.backends.packaged.selection",
         "ane.backends.onnx.backend",
@@ -102,6 +105,7 @@ TORTOISE_PATH = {
     "Tokens to codes and latents": [
         "ane.models.tortoise.decoding",
         "ane.speech.lanes",
+        "ane.speech.shared_steps",
         "ane.models.tortoise.sampling",
         "ane.backends.decoding",
         "ane.backends.torch.decoder",

@@ -3,6 +3,7 @@
 ``base`` defines this interface, ``Backend``. ``choosing`` opens a backend by its name.
 """
 
-from ane.backends.choosing import NAMES, PACKAGED, core_ml_is_chosen, core_ml_runs, load_backend, resolve
+from ane.backends.choosing import NAMES, core_ml_is_chosen, core_ml_runs, load_backend, resolve
+from ane.backends.engines import PACKAGED
 
 __all__ = ["NAMES", "PACKAGED", "core_ml_is_chosen", "core_ml_runs", "load_backend", "resolve"]

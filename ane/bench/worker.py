@@ -227,7 +227,7 @@ class BenchWorker:
 
 def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFunction]":
     """Yield the functions to measure for a request, from the model's packages."""
-    from ane.backends.choosing import package_runtime
+    from ane.backends.engines import package_runtime
     from ane.backends.packaged.selection import select_packages
     from ane.bench.measure import package_functions
 

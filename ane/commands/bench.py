@@ -186,7 +186,7 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
         refuse_cpu_precision(select_packages(model, "auto", format="onnx", device=chosen.name), chosen)
         return f"onnx:{chosen.name}", model
     if engine == "mlx":
-        from ane.backends.choosing import EngineOptions, load_mlx
+        from ane.backends.engines import EngineOptions, load_mlx
 
         load_mlx(model, EngineOptions())  # raises if MLX is not installed or runs none of the networks
         return engine, model

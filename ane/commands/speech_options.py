@@ -240,7 +240,7 @@ def load_synthesizer(
         UserError: The backend or its packages are not available here.
     """
     from ane.backends import load_backend, resolve
-    from ane.backends.choosing import TENSORRT
+    from ane.backends.engines import TENSORRT
 
     if not model.trained and not getattr(args, "json", False):
         LOGGER.warning(

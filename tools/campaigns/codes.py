@@ -17,7 +17,7 @@ import numpy as np
 
 from ane.backends import load_backend
 from ane.backends.base import Backend
-from ane.backends.choosing import package_runtime
+from ane.backends.engines import package_runtime
 from ane.backends.packaged.backend import PackagedBackend
 from ane.bundles import Bundle, open_model
 from ane.bundles.package_records import PackageFolder
