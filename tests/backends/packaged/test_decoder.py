@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ane.backends.mil import Arithmetic, Package
-from ane.backends.packaged import pools
+from ane.backends.packaged import pools, state_pool
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, state_arrays
 from ane.backends.packaged.golden import MOST_VALUES, SAMPLES, GoldenCase, samples, write_golden_cases
@@ -170,7 +170,7 @@ def test_a_state_without_a_run_of_free_slots_is_rewritten(network, make_decoder,
         read.append(weakref.ref(array))
         return [array]
 
-    monkeypatch.setattr(pools, "state_arrays", read_one)
+    monkeypatch.setattr(state_pool, "state_arrays", read_one)
     packaged, reference = make_decoder(kind="state", lanes=5, capacity=24), reference_decoder(network, 5, 24)
     for decoder in (packaged, reference):
         decoder.prefill(columns(0, 20))
