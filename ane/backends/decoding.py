@@ -111,7 +111,7 @@ class Decoder(ABC):
         return False
 
     def copy_lanes(self, sources: np.ndarray, length: int) -> None:
-        """For each lane i, copy the first ``length`` positions after the prefix from lane ``sources[i]``.
+        """Copy the first ``length`` positions after the prefix of lane ``sources[i]`` to lane i, for every i.
 
         A lane is a sequence of the decoder's batch. All lanes are copied together, so that no lane reads a lane that
         was already overwritten.
