@@ -30,7 +30,7 @@ class SoundFormat:
 
 
 def sent_media(row: FileFormat) -> MediaFormat | None:
-    """Return FFmpeg's settings for a format that is sent to a client, where FFmpeg cannot change earlier bytes."""
+    """Return FFmpeg's settings for sending a format to a client, so that FFmpeg need not change earlier bytes."""
     return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
 
 

@@ -228,7 +228,7 @@ def default_preset(model: Mapping[str, Any] | None = None) -> str:
 def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
     """Check a model's settings, and return them as fields of ``TortoiseSettings``.
 
-    Raises UserError if one is invalid.
+    Raises UserError if a setting is invalid.
     """
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
