@@ -1,15 +1,212 @@
-"""Test speech from text: length, speed, chunks, batches, and a note for everything that is not spoken."""
+"""Test FastSpeech: files that one clear line rejects, symbols, chunks, and the length, speed and notes of speech."""
 
 import numpy as np
 import pytest
+import torch
 
 from ane.backends import load_backend
 from ane.backends.windows import FIRST_LENGTHS
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.fastspeech.settings import HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
+from ane.models.fastspeech.text import SYMBOLS, halve, split_into_symbols, text_to_ids
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
+from ane.text import split
+from ane.text.passages import Passage
+from tests.fastspeech_files import SMALL, V1, fastspeech_entries, write_fastspeech, write_hifigan
 from tests.imported import imported
+from tests.refusals import assert_refused, refusal_of
+
+
+def test_sizes_are_read_from_the_tensors_of_a_checkpoint_or_a_plain_state_dict(files, tmp_path):
+    torch.save(fastspeech_entries(), tmp_path / "plain.pt")
+    assert imported(tmp_path / "plain.pt").config("fastspeech") == SMALL
+    model = import_fastspeech(files / "checkpoint.pt")
+    assert model.configs == {"fastspeech": SMALL}
+    assert model.surplus.unneeded == {
+        "checkpoint.pt": ["step", "optim", "phoneme_side.position.weight", "mel_side.position.weight"]
+    }
+
+
+def test_a_bundle_keeps_the_family_the_sizes_and_the_weights(files, tmp_path):
+    model = import_fastspeech(files / "checkpoint.pt", {"padding": "published"}, vocoder=files / "generator.pth")
+    write_bundle(model, tmp_path / "bundle", precision="fp16").verify()
+    again = Bundle(tmp_path / "bundle")
+    assert (again.family.name, again.precision, again.networks) == ("fastspeech", "fp16", model.configs.keys())
+    assert (again.config("fastspeech").padding, again.config("vocoder")) == ("published", V1)
+    for network in model.configs:
+        for key, tensor in model.tensors(network).items():
+            np.testing.assert_allclose(again.tensors(network)[key].float(), tensor, rtol=1e-3, atol=1e-6)
+    assert sorted(path.name for path in again.path.iterdir()) == ["bundle.json", "weights"]
+    with pytest.raises(UserError, match="is a FastSpeech model, which has no tokenizer"):
+        _ = again.tokenizer
+    with pytest.raises(UserError, match="which has no voices"):
+        _ = again.widths
+
+
+def without(key):
+    return lambda entries: entries.pop(key)
+
+
+def resized(key, *shape):
+    return lambda entries: entries.update({key: torch.zeros(shape)})
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (without("word_emb.weight"), "key word_emb.weight is missing: this is not a checkpoint of NVIDIA"),
+        (without("mel_linear.bias"), "key mel_linear.bias is missing"),
+        (without("phoneme_side.layer_stack.0.slf_attn.fc.weight"), "slf_attn.fc.weight is missing"),
+        (without("mel_side.position.weight"), "mel_side.position.weight is missing"),
+        (resized("mel_side.position.weight", 90, 24), "does not have 201 rows"),
+        (resized("mel_side.position.weight", 201, 24), "is not FastSpeech's table of sines"),
+        (resized("mel_side.layer_stack.0.slf_attn.linear.weight", 100, 24), "must have 192 rows per head"),
+        (
+            resized("mel_side.layer_stack.0.pos_ffn.w_2.weight", 24, 40, 3),
+            "has shape 24×40×3, but the network has 24×40×5",
+        ),
+        (resized("word_emb.weight", 40, 24), "embeddings for 40 symbols"),
+        (resized("word_emb.weight", 149), "word_emb.weight has a wrong shape"),
+        (lambda entries: entries.update({"mel_linear.bias": torch.arange(80)}), "a plain tensor of floats"),
+        (lambda entries: entries.update({"mel_linear.bias": "text"}), "a plain tensor of floats"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
+    entries = fastspeech_entries()
+    change(entries)
+    assert fault in refusal_of(lambda: import_fastspeech(write_fastspeech(tmp_path / "x.pt", entries)))
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ([1, 2], "contains a list"),
+        ({"a": 1}, "word_emb.weight is missing"),
+        ({"model": {}}, "word_emb.weight is missing"),
+        ({1: 2}, "word_emb.weight is missing"),
+        ({"model": {"module.word_emb.weight": 3}}, "has a wrong shape"),
+    ],
+)
+def test_something_else_is_refused(tmp_path, content, fault):
+    torch.save(content, tmp_path / "x.pt")
+    assert_refused(fault, lambda: import_fastspeech(tmp_path / "x.pt"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [({"padding": "none"}, "padding must be exact or published"), ({"d_model": 3}, "'d_model' is unknown")],
+)
+def test_arguments(files, arguments, fault):
+    assert_refused(fault, lambda: import_fastspeech(files / "checkpoint.pt", arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("d_model", 0, "d_model must be like"),
+        ("padding", "off", "padding must be"),
+        ("fft_conv1d_kernel", 4, "must be odd"),
+        ("other", 1, "does not know"),
+    ],
+)
+def test_a_damaged_config_in_a_bundle_is_refused(files, tmp_path, name, value, fault):
+    path = write_bundle(import_fastspeech(files / "checkpoint.pt"), tmp_path / "bundle").path / "bundle.json"
+    text = path.read_text()
+    field = f'"{name}": {SMALL.__dict__[name]!r}'.replace("'", '"') if name != "other" else '"d_model": 24'
+    assert field in text
+    replaced = f'"{name}": {value!r}'.replace("'", '"') + (', "d_model": 24' if name == "other" else "")
+    path.write_text(text.replace(field, replaced))
+    assert_refused(fault, lambda: Bundle(path.parent))
+
+
+def test_a_vocoder_for_other_mels_is_refused(tmp_path, files):
+    entries = fastspeech_entries()
+    entries["mel_linear.weight"], entries["mel_linear.bias"] = torch.zeros(40, 24), torch.zeros(40)
+    path = write_fastspeech(tmp_path / "x.pt", entries)
+    assert_refused(
+        r"takes 80 mel bands, but .* predicts 40",
+        lambda: import_fastspeech(path, vocoder=write_hifigan(tmp_path / "generator.pth")),
+    )
+
+
+def spelt(text: str) -> str:
+    return " ".join(SYMBOLS[index].removeprefix("@") for index in text_to_ids(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "symbols"),
+    [
+        ("{HH AH0}", "HH AH0"),
+        ("a{B}b", "a B b"),
+        ("{B} {D}", "B   D"),
+        ("{HH}\n{AH0}", "HH   AH0"),
+        ("a {B", "a   b"),
+        ("{}a", "a"),
+        ("{B XX}", "B"),
+    ],
+)
+def test_phonemes_in_braces(text, symbols):
+    assert spelt(text) == symbols
+
+
+@pytest.mark.parametrize(
+    ("text", "positions"),
+    [*(("This is one sentence of a longer text. " * 12, positions) for positions in (30, 60, 200)), ("1777 " * 20, 60)],
+)  # numbers become longer when they are written in words
+def test_no_chunk_exceeds_the_positions_and_no_word_is_lost(text, positions):
+    chunks = split_into_symbols(text, (150, 250), positions)
+    assert max(len(chunk.ids) for chunk in chunks) <= positions
+    assert " ".join(chunk.text for chunk in chunks).split() == text.split()
+
+
+def test_halves_of_a_chunk_are_complete_and_share_its_delivery():
+    [chunk] = split_into_symbols([Passage("one two three four five six", 1.0, speed=1.5)], None, 100)
+    parts = halve(chunk, 100, 0.25)
+    assert " ".join(part.text for part in parts) == chunk.text
+    assert [(part.speed, part.before, part.after, part.final) for part in parts] == [
+        (1.5, 0.0, 0.25, False),
+        (1.5, 0.0, 1.0, True),
+    ]
+    [word] = split_into_symbols("word", None, 100)
+    assert halve(word, 100) == [word]
+
+
+def test_braces_stay_together():
+    text = "say {HH AH0 L OW1} and {W ER1 L D} again and again"
+    for piece in split(text, 8, 12):
+        assert piece.count("{") == piece.count("}")
+    assert " ".join(split(text, 8, 12)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths", "fault"),
+    [
+        ("", (150, 250), "nothing to say"),
+        ("   ", None, "nothing to say"),
+        ("!?", None, "nothing to say"),
+        ("a" * 50, (150, 250), "insert spaces"),
+        ("word " * 20, None, "allow it to be split"),
+    ],
+)
+def test_what_cannot_be_spoken(text, lengths, fault):
+    assert_refused(fault, split_into_symbols, text, lengths, 40)
+
+
+@pytest.mark.parametrize(("name", "value"), [("split", (300, 200)), ("pause", -1.0), ("batch", 0), ("rounding", "up")])
+def test_a_value_out_of_range_is_refused(name, value):
+    assert_refused(f"^{name} must be", FastSpeechSettings, **{name: value})
+
+
+def test_options():
+    settings = FastSpeechSettings.of()
+    assert settings.changed({"split": (50, 60)}) == FastSpeechSettings(split=(50, 60))
+    assert settings.changed({"no_split": True}).split is None
+    assert_refused("split has no effect", settings.changed, {"no_split": True, "split": (1, 2)})
+
 
 TEXT = "The more you buy, the more you save."
 LONG = "This sentence is one of several. " * 3
@@ -67,15 +264,22 @@ def test_a_chunk_with_too_many_frames_is_split_in_order(synthesizer):
 
 @pytest.mark.parametrize("speed", [0.0, 5.0, float("nan")])
 def test_a_speed_out_of_range_is_refused(synthesizer, speed):
-    with pytest.raises(UserError, match=r"^speed must be from 0\.25 to 4, got"):
-        synthesizer.speak(TEXT, speed=speed)
+    assert_refused(r"^speed must be from 0\.25 to 4, got", synthesizer.speak, TEXT, speed=speed)
 
 
 def test_what_cannot_be_split_is_refused(synthesizer):
-    with pytest.raises(UserError, match=r"takes \d+ mel frames at speed 0.25, and one pass takes at most 200: raise"):
-        synthesizer.speak("incomprehensibilities", speed=0.25)
-    with pytest.raises(UserError, match="allow it to be split"):
-        synthesizer.speak("one two three four five six seven eight", speed=0.5, settings=FastSpeechSettings(split=None))
+    assert_refused(
+        r"takes \d+ mel frames at speed 0.25, and one pass takes at most 200: raise",
+        synthesizer.speak,
+        "incomprehensibilities",
+        speed=0.25,
+    )
+    assert_refused(
+        "allow it to be split",
+        lambda: synthesizer.speak(
+            "one two three four five six seven eight", speed=0.5, settings=FastSpeechSettings(split=None)
+        ),
+    )
 
 
 def test_notes_name_unknown_phonemes_and_griffin_lim_in_place_of_a_vocoder(files):
@@ -111,8 +315,7 @@ def test_a_stream_joins_to_the_same_sound(synthesizer):
 
 @pytest.mark.parametrize("text", ["", "  ", "...", "{XX}"])
 def test_nothing_to_say(synthesizer, text):
-    with pytest.raises(UserError, match="nothing to say"):
-        synthesizer.speak(text)
+    assert_refused("nothing to say", synthesizer.speak, text)
 
 
 def test_pauses_and_ssml_change_single_chunks(synthesizer):

@@ -1,4 +1,6 @@
-"""Test hibari's network and its speech."""
+"""Test hibari's network and its speech; and the graphs that its author published, on ONNX Runtime."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,9 +16,9 @@ from ane.models.phoneme_chunks import split_into_phonemes
 from ane.models.vocoders.harmonic_noise import BINS, HOP, SAMPLE_RATE, SPECTRA
 from ane.speech.request import SpeechContext
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry
 from ane.text.passages import Passage
+from tests.refusals import assert_refused, refusal_of
 
 SYMBOLS = "The weather is going to be warm."
 # results of hibari.onnx from hibari-tts 0.2.1 on ONNX Runtime: frames of 25 ms for each phoneme, and f0 in Hz
@@ -39,28 +41,13 @@ def padded(x: torch.Tensor, more: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([x, torch.zeros(1, more, *x.shape[2:], dtype=x.dtype)], dim=1), mask
 
 
-def test_durations_and_pitch_are_those_of_the_published_graph(network):
-    [chunk] = split_into_phonemes([Passage(SYMBOLS)], None, 402)
-    ids = torch.from_numpy(chunk.ids)[None]
-    with torch.no_grad():
-        encoded = network.text(ids, torch.ones(ids.shape))[0]
-        counts = (encoded[:, -1].exp() - 1).round().clamp(min=1).long()
-        states = encoded[:, : network.config.prosody_width].repeat_interleave(counts, 0)[None]
-        prosody = network.prosody(states, torch.ones(states.shape[:2]))[0].numpy()
-    assert counts.tolist() == DURATIONS
-    assert {frame: prosody[frame, 0] for frame in PITCH} == {
-        frame: pytest.approx(f0, abs=4) for frame, f0 in PITCH.items()
-    }
-
-
 @torch.no_grad()
 def test_padding_changes_no_output(network):
     ids = torch.randint(1, 178, (1, 20), generator=torch.Generator().manual_seed(0))
     slow, frames = torch.randn(1, 30, network.config.prosody_width), torch.randn(1, 40, network.config.width + 2)
     for method, x, rate in ((network.text, ids, 1), (network.prosody, slow, 2), (network.spectra, frames, 1)):
         alone = method(x, torch.ones(x.shape[:2])).numpy()
-        beside = method(*padded(x, 13))[:, : rate * x.shape[1]].numpy()
-        assert snr_db(alone, beside) > 90
+        assert snr_db(alone, method(*padded(x, 13))[:, : rate * x.shape[1]].numpy()) > 90
 
 
 @torch.no_grad()
@@ -92,8 +79,7 @@ def test_a_stream_has_the_sound_of_whole_speech_and_begins_with_a_short_piece(vo
 def test_its_voice_may_be_named_and_no_other(voice):
     named, default = (voice.speak("Hello.", name) for name in ("heart", None))
     np.testing.assert_array_equal(named.audio, default.audio)
-    with pytest.raises(UserError, match="voice has no effect on heart models"):
-        voice.speak("Hello.", "michael")
+    assert_refused("voice has no effect on heart models", voice.speak, "Hello.", "michael")
 
 
 def test_the_same_seed_gives_the_same_sound_alone_and_among_others(voice):
@@ -131,15 +117,17 @@ def test_pauses_and_respellings(voice):
 
 def test_a_long_text_is_split_and_a_text_without_words_refused(voice):
     assert len(voice.speak("one and two and three and " * 30).chunks) >= 3
-    with pytest.raises(UserError, match="allow it to be split"):
-        voice.speak("one and two and three and " * 30, settings=HibariSettings(split=None))
-    with pytest.raises(UserError):
-        voice.speak("…")
+    assert_refused(
+        "allow it to be split",
+        lambda: voice.speak("one and two and three and " * 30, settings=HibariSettings(split=None)),
+    )
+    refusal_of(voice.speak, "…")
 
 
 def test_phonemes_in_braces_are_refused_by_name_and_other_braces_are_not(voice):
-    with pytest.raises(UserError, match=r"^\{HH AH0 L OW1\}: only FastSpeech models take phonemes in braces"):
-        voice.speak("{HH AH0 L OW1} there")
+    assert_refused(
+        r"^\{HH AH0 L OW1\}: only FastSpeech models take phonemes in braces", voice.speak, "{HH AH0 L OW1} there"
+    )
     assert voice.chunks(voice.request("Pick {A} or {B C}."), SpeechContext())
 
 
@@ -164,3 +152,93 @@ def test_a_speaker_is_shown_by_its_model_voice_and_backend():
     shown = repr(ane.load(backend="torch:cpu"))
     assert shown == "<HibariSynthesizer: model heart, voice heart, backend torch:cpu fp32>"
     assert ", voice heart, backend torch:cpu " in repr(ane.load("demo", "torch:cpu"))
+
+
+SENTENCES = (
+    "The wind blew over the hill, and it rained in the valley.",
+    "Please close the door behind you.",
+    "She counted eleven boats in the harbour before breakfast.",
+    "Why would anybody paint a fence purple?",
+    "Our train leaves at a quarter past nine.",
+    "He wrote the letter twice and burned it once.",
+    "Nobody had told the gardener about the frost.",
+    "Is this the way to the station?",
+    "A long road leads from the village to the sea.",
+    "They sang until the lamps went out.",
+)
+# minimum share of sentences with equal durations. Durations are rounded numbers, so a small error can move one
+EQUAL_DURATIONS = 0.8
+PARTS_DB = {"text": 30, "prosody": 30, "spectra": 35}
+
+
+@pytest.fixture(scope="module")
+def published() -> HibariSynthesizer:
+    return ane.load(threads=1)
+
+
+@pytest.fixture(scope="module")
+def reference() -> HibariSynthesizer:
+    return ane.load(backend="torch:cpu", precision="fp32", threads=1)
+
+
+def test_the_default_voice_speaks_by_the_published_graphs_unless_another_precision_is_named(published):
+    assert published.backend.name == "onnx:cpu int8"
+    assert ane.load(precision="fp32").backend.name == "torch:cpu fp32"
+
+
+@pytest.mark.parametrize(("engine", "hertz"), [("voice", 4), ("published", 0.5)], ids=["torch", "onnx"])
+def test_durations_and_pitch_are_those_of_the_published_graph(request, engine, hertz):
+    speaker = request.getfixturevalue(engine)
+    [chunk] = split_into_phonemes([Passage(SYMBOLS)], None, 402)
+    states, counts = speaker.text(chunk, 1.0)
+    assert counts.tolist() == DURATIONS
+    f0, _ = speaker.prosody(states, counts)
+    assert {frame: f0[frame] for frame in PITCH} == {
+        frame: pytest.approx(expected, abs=hertz) for frame, expected in PITCH.items()
+    }
+
+
+def test_most_sentences_have_the_durations_of_the_torch_network(published, reference):
+    equal = [
+        np.array_equal(*(speaker.speak(text, seed=0).details["durations"][0] for speaker in (published, reference)))
+        for text in SENTENCES
+    ]
+    assert np.mean(equal) >= EQUAL_DURATIONS
+
+
+@pytest.mark.parametrize("stage", PARTS_DB)
+def test_each_stage_is_near_the_torch_network_on_what_a_sentence_needs(published, reference, stage, monkeypatch):
+    calls = []
+    run = reference.backend.run
+    monkeypatch.setattr(
+        reference.backend, "run", lambda name, **inputs: calls.append((name, inputs)) or run(name, **inputs)
+    )
+    reference.speak(SENTENCES[0], seed=0)
+    for name, inputs in calls:
+        if name == stage:
+            inside = (1 + (stage == "prosody")) * int(inputs["mask"].sum())
+            both = [speaker(name, **inputs) for speaker in (run, published.backend.run)]
+            assert both[0].shape == both[1].shape
+            assert snr_db(*(result[:, :inside] for result in both)) > PARTS_DB[stage]
+    assert stage in dict(calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Yes.", SENTENCES[0], " ".join(SENTENCES[:2]), " ".join(SENTENCES * 2)],
+    ids=["one call of the decoder", "one or two calls", "two calls", "several chunks"],
+)
+@pytest.mark.parametrize("speed", [1.0, 1.7])
+def test_a_stream_is_the_whole_speech_bit_for_bit_and_begins_with_a_short_piece(published, text, speed):
+    first, *others = published.stream(text, seed=5, speed=speed)
+    assert 0 < len(first) < 0.4 * published.sample_rate
+    np.testing.assert_array_equal(np.concatenate([first, *others]), published.speak(text, seed=5, speed=speed).audio)
+
+
+def test_speech_has_the_same_bits_among_others_and_on_two_threads(published):
+    alone = [published.speak(text, seed=3).audio for text in SENTENCES[:4]]
+    two = ane.load(threads=2)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: two.speak(text, seed=3).audio, SENTENCES[:4]))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)

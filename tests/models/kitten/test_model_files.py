@@ -1,7 +1,9 @@
-"""Test that one clear line reports every fault in folders, bundles and foreign files."""
+"""Test that one clear line reports every fault in folders, archives of voices, bundles and foreign files; and text."""
 
 import io
 import json
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,22 @@ from ane.bundles.hub import Snapshot
 from ane.bundles.writing import write_bundle
 from ane.models.kitten import family
 from ane.models.kitten.family import FAMILY, import_kitten, is_kitten_folder
+from ane.models.kitten.published_text import MAX_WORD, preprocess, split_published
 from ane.models.styletts import voices
+from ane.models.styletts.voices import STYLE_WIDTH, read_tables
 from ane.system.errors import UserError
+from tests.edits import edit_json, flip
 from tests.models.kitten.kitten_model import kitten_graph, kitten_speaker
+from tests.refusals import assert_refused
+from tests.tables import differences, rows
 
 
 def configure(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}), encoding="utf-8")
+    edit_json(folder / "config.json", lambda stated: stated.update(values))
 
 
 def refused(folder: Path, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        kitten_speaker(folder)
-    assert "\n" not in str(caught.value)
+    assert_refused(message, kitten_speaker, folder)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
@@ -118,8 +122,7 @@ def test_a_graph_that_fails_or_returns_nan_names_the_chunk(folder: Path, embeddi
     model = kitten_graph(8, 0)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(embedding, "embedding"))
     onnx.save(model, folder / "model.onnx")
-    with pytest.raises(UserError, match=message):
-        kitten_speaker(folder).speak("Say you.")
+    assert_refused(message, lambda: kitten_speaker(folder).speak("Say you."))
 
 
 def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +159,38 @@ def test_a_bundle_has_the_files_of_its_folder(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
 def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, file: str) -> None:
     write_bundle(import_kitten(folder), tmp_path / "kitty")
-    path = tmp_path / "kitty" / file
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=f"{file} has SHA-256"):
-        kitten_speaker(tmp_path / "kitty").speak("Hello.", "Bella")
+    flip(tmp_path / "kitty" / file, (folder / file).stat().st_size // 2)
+    assert_refused(f"{file} has SHA-256", lambda: kitten_speaker(tmp_path / "kitty").speak("Hello.", "Bella"))
+
+
+def test_a_damaged_header_and_a_member_that_is_no_array_are_one_line(tmp_path):
+    path = tmp_path / "voices.npz"
+    np.savez(path, heart=np.zeros((2, STYLE_WIDTH), np.float32))
+    assert read_tables(path).keys() == {"heart"}
+    with zipfile.ZipFile(path) as archive:
+        whole = archive.read("heart.npy")
+    start = whole.index(b"{'descr'")
+    for position in range(start, whole.index(b"}", start)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x15
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("heart.npy", damaged)
+        with suppress(UserError):
+            read_tables(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("heart.npy", b"not an array")
+    assert_refused("voice heart is not an array", read_tables, path)
+
+
+def test_forms_are_spoken_as_by_the_published_code() -> None:
+    assert not differences(preprocess, rows(__file__, "published_text.tsv", "forms"))
+
+
+def test_a_chunk_takes_words_up_to_the_maximum() -> None:
+    assert split_published("aa bb cc dd", 5) == ["aa bb,", "cc dd,"]
+    assert split_published("aaaaaaa bb", 5) == ["aaaaaaa,", "bb,"]
+
+
+def test_the_longest_word() -> None:
+    assert preprocess("a" * MAX_WORD) == "a" * MAX_WORD
+    assert_refused(f"can have at most {MAX_WORD}: insert spaces", lambda: preprocess("a" * (MAX_WORD + 1)))

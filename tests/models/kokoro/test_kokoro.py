@@ -19,10 +19,10 @@ from ane.models.kokoro.synthesizer import KokoroSynthesizer
 from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT
 from ane.speech.request import SpeechContext
-from ane.system.errors import UserError
 from ane.text.phonemes import phonemise
 from tests.imported import imported
 from tests.models.kitten.kitten_model import HOP, VOICES, write_kitten_model, write_kokoro_model
+from tests.refusals import assert_refused
 
 TEXT = "Is this so? It is a longer sentence, which has several words."
 REAL = os.environ.get("ANE_KOKORO")
@@ -112,8 +112,9 @@ def test_a_chunk_of_too_many_phonemes_is_split(folder: Path) -> None:
         )
         <= 512
     )
-    with pytest.raises(UserError, match="one pass takes at most 512: allow it to be split"):
-        own.speak(text, settings=KokoroSettings(split=None))
+    assert_refused(
+        "one pass takes at most 512: allow it to be split", lambda: own.speak(text, settings=KokoroSettings(split=None))
+    )
 
 
 @pytest.mark.parametrize("durations", ["duration", "/encoder/Clip_output_0"])
@@ -222,17 +223,14 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(
 )
 def test_faulty_files_are_one_clear_line(folder: Path, fault: Any, message: str) -> None:
     fault(folder)
-    with pytest.raises(UserError, match=message) as caught:
-        FAMILY.import_checkpoints(folder)
-    assert "\n" not in str(caught.value)
+    assert_refused(message, FAMILY.import_checkpoints, folder)
 
 
 def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_path: Path) -> None:
     kitten = write_kitten_model(tmp_path / "kitten")
     assert not FAMILY.recognises(tmp_path)
     (kitten / "config.json").unlink()
-    with pytest.raises(UserError, match="has the voices of a KittenTTS model"):
-        imported(kitten)
+    assert_refused("has the voices of a KittenTTS model", imported, kitten)
     assert KITTEN_DEFAULT in VOICES
 
 

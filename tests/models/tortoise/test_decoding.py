@@ -16,9 +16,9 @@ from ane.bundles import Bundle
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import Candidate, make_lanes, trimmed_length
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
-from ane.system.errors import UserError
 from tests.decoding import ChunkPrompt, decode
 from tests.random_model import random_model
+from tests.refusals import assert_refused
 
 # numbers of tokens and candidates of each prompt
 SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)
@@ -148,8 +148,7 @@ def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text
     sampled = sample_one_text(candidates, lanes)
     assert len(sampled) == candidates
     for candidate, expected in zip(sampled, one_by_one, strict=False):
-        assert candidate.codes == expected.codes
-        assert candidate.stopped == expected.stopped
+        assert (candidate.codes, candidate.stopped) == (expected.codes, expected.stopped)
         np.testing.assert_allclose(candidate.latents, expected.latents, rtol=0, atol=ROUNDING)
 
 
@@ -212,8 +211,10 @@ def test_the_start_code_is_never_sampled_however_probable(backend, config, promp
 
 def test_logits_that_are_not_finite_are_refused(backend, config, prompt):
     broken = RecordingBackend(backend, change_logits=lambda logits: logits * np.nan)
-    with pytest.raises(UserError, match="the decoder returned NaN or infinite logits"):
-        next(decode(broken, [prompt(0, 5, 1)], config, Sampling(max_codes=8)))
+    assert_refused(
+        "the decoder returned NaN or infinite logits",
+        lambda: next(decode(broken, [prompt(0, 5, 1)], config, Sampling(max_codes=8))),
+    )
 
 
 def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, prompt):
@@ -225,8 +226,7 @@ def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, p
     [candidate] = sound.all()
     assert candidate.codes == alone.codes
     assert np.abs(candidate.hidden - alone.hidden).max() <= ROUNDING
-    with pytest.raises(UserError, match="voice's latents hold NaN"):
-        failing.all()
+    assert_refused("voice's latents hold NaN", failing.all)
     assert len(pool.free_prefixes) == 2
 
 

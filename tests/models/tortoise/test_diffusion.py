@@ -6,7 +6,7 @@ import pytest
 from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import MELS, Diffusion, denoising_steps, frame_count, sample
 from ane.models.tortoise.schedule import SAMPLERS, Schedule, log_snr, spaced_timesteps, trained_alphas_cumprod
-from ane.system.errors import UserError
+from tests.refusals import assert_refused
 
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
 
@@ -110,9 +110,7 @@ def test_few_steps_are_more_accurate_when_evenly_spaced_in_log_snr(sampler, step
 @pytest.mark.parametrize("steps", [2, 3, 17, 80, 1999, 4000])
 def test_timesteps_are_distinct_and_span_all_trained_ones(steps, spacing):
     timesteps = spaced_timesteps(steps, spacing)
-    assert len(timesteps) == steps
-    assert timesteps[0] == 0
-    assert timesteps[-1] == 3999
+    assert (len(timesteps), timesteps[0], timesteps[-1]) == (steps, 0, 3999)
     assert (np.diff(timesteps) > 0).all()
 
 
@@ -162,5 +160,4 @@ def test_only_the_last_steps_are_guided():
     ],
 )
 def test_steps_of_guidance_that_would_be_ignored_are_refused(guidance, steps, message):
-    with pytest.raises(UserError, match=message):
-        Diffusion(10, guidance=guidance, guidance_steps=steps)
+    assert_refused(message, Diffusion, 10, guidance=guidance, guidance_steps=steps)

@@ -1,7 +1,7 @@
 """Test that sound from latents or mels that arrive in parts equals the sound from all of them, however divided."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,27 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from ane.backends import load_backend
 from ane.backends.base import RowLimit, check_inputs
 from ane.backends.windows import WHOLE, StreamingWindow
+from ane.bundles import open_model
+from ane.bundles.bundle import Bundle
 from ane.bundles.family import Config
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged import univnet_sounds
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.vocoding import (
     SCALES,
     HifiganSound,
     LatentInterpolation,
+    SourceFilterSound,
     UnivnetSound,
     draw_noise,
     hifigan_sound,
     interpolate_latents,
+    sound_of,
 )
-from ane.models.vocoders.segments import hifigan_sounds
-from converters.tortoise.univnet import univnet
-from converters.vocoders import hifigan
-from tests.backends.packaged.packages import FP32, functions, saved
+from ane.system.decibels import snr_db
+from converters.coreml.coreml_package import CoreMLOptions
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
+from tests.conversions import converted
 from tests.random_model import draw
 
 STREAMED = StreamingWindow()
@@ -121,8 +125,7 @@ def whole_and_pieces(
     backend: VocoderBackend, vocoder: str, length: int, sizes: list[int], window: StreamingWindow = STREAMED
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The sound at once, and the pieces of the stream."""
-    whole = random_input(vocoder, length)
-    sound = np.concatenate(list(stream(backend, vocoder, [whole], None)))
+    sound = np.concatenate(list(stream(backend, vocoder, [random_input(vocoder, length)], None)))
     return sound, list(stream(backend, vocoder, split(vocoder, length, sizes), window))
 
 
@@ -206,18 +209,6 @@ def test_no_input_gives_no_sound(backend, vocoder):
     assert backend.frames == []
 
 
-@both_vocoders
-def test_pieces_from_packages_join_to_the_whole_on_torch(torch_vocoders, tmp_path, vocoder):
-    build, sounds = {"hifigan": (hifigan, hifigan_sounds), "univnet": (univnet, univnet_sounds)}[vocoder]
-    graphs = [build(random_network(*NETWORKS[vocoder]), 22)]
-    packaged = VocoderBackend({vocoder: partial(sounds, functions(graphs, saved(graphs, FP32, tmp_path)))})
-    length = 20 if vocoder == "hifigan" else 80
-    whole, _ = whole_and_pieces(VocoderBackend(torch_vocoders), vocoder, length, [length], StreamingWindow())
-    _, pieces = whole_and_pieces(packaged, vocoder, length, [7], StreamingWindow(10, 44))
-    assert len(pieces) > 2
-    np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=3e-5)
-
-
 @settings(max_examples=60, deadline=None)
 @given(latents=st.integers(1, 700), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5))
 def test_interpolating_latents_incrementally_gives_the_same_numbers(latents, sizes):
@@ -251,3 +242,37 @@ def test_noise_drawn_incrementally_equals_noise_drawn_at_once():
     at_once, rng = draw_noise(noise(), UNIVNET, 50), noise()
     parts = [draw_noise(rng, UNIVNET, size) for size in (1, 7, 30, 12)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), at_once)
+
+
+PREDICTED = "source_filter", "mel_source_filter"
+
+
+@pytest.fixture(scope="module")
+def packaged(shared: Path) -> Bundle:
+    core_ml = converted(
+        shared, open_model("demo"), [CoreMLOptions("fp32", buckets=dict.fromkeys(PREDICTED, (64,)))], PREDICTED
+    )
+    return converted(shared, core_ml, [OnnxOptions()], PREDICTED, target=OnnxTarget())
+
+
+@pytest.mark.parametrize("engine", ["mil", "onnx:cpu"])
+@pytest.mark.parametrize("stage", PREDICTED)
+def test_the_sound_of_a_package_is_that_of_torch(packaged, engine, stage):
+    rng, config = np.random.default_rng(0), packaged.config(stage)
+    columns = (
+        rng.standard_normal((40, config.channels), dtype=np.float32)
+        if stage == "source_filter"
+        else rng.standard_normal((100, 150), dtype=np.float32) - 4
+    )
+    expected, found = (
+        np.concatenate(
+            list(
+                sound_of(
+                    SourceFilterSound(load_backend(backend, packaged), stage, config, np.random.default_rng(1)), columns
+                )
+            )
+        )
+        for backend in ("torch:cpu", engine)
+    )
+    assert len(found) == len(expected)
+    assert snr_db(expected, found) >= 50

@@ -19,8 +19,8 @@ from ane.models.fastspeech.networks import NETWORKS
 from ane.models.vocoders.checkpoints import HifiganCheckpoint
 from ane.models.vocoders.harmonic_noise import BINS, HOP, SAMPLE_RATE, SPECTRA, WINDOW, HarmonicNoise, pulses
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
-from ane.system.errors import UserError
 from tests.fastspeech_files import V1, V3, hifigan_entries, write_hifigan
+from tests.refusals import assert_refused
 
 
 def plain_hifigan(config: MelHifiganConfig, entries: dict[str, Tensor], mel: Tensor) -> Tensor:
@@ -106,10 +106,8 @@ def test_sizes_that_config_json_states(tmp_path):
         resblock_dilation_sizes=((1, 2),),
     )
     path = write_hifigan(tmp_path / "g.pth", config)
-    with pytest.raises(UserError, match="no official version has blocks"):
-        HifiganCheckpoint(path, NETWORKS["vocoder"])
-    stated = dataclasses.asdict(config) | {"sampling_rate": 22050}
-    (tmp_path / "config.json").write_text(json.dumps(stated))
+    assert_refused("no official version has blocks", lambda: HifiganCheckpoint(path, NETWORKS["vocoder"]))
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(config) | {"sampling_rate": 22050}))
     assert HifiganCheckpoint(path, NETWORKS["vocoder"]).config == config
 
 
@@ -129,10 +127,8 @@ def test_sizes_that_config_json_states(tmp_path):
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(tmp_path, change, fault):
-    stated = dataclasses.asdict(V1) | change
-    (tmp_path / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(UserError, match=fault):
-        HifiganCheckpoint(write_hifigan(tmp_path / "g.pth"), NETWORKS["vocoder"])
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(V1) | change))
+    assert_refused(fault, lambda: HifiganCheckpoint(write_hifigan(tmp_path / "g.pth"), NETWORKS["vocoder"]))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +147,7 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, change, fault):
 )
 def test_something_else_is_refused(tmp_path, content, fault):
     torch.save(content, tmp_path / "g.pth")
-    with pytest.raises(UserError, match=fault):
-        HifiganCheckpoint(tmp_path / "g.pth", NETWORKS["vocoder"])
+    assert_refused(fault, lambda: HifiganCheckpoint(tmp_path / "g.pth", NETWORKS["vocoder"]))
 
 
 WAVE_HOP = 4
@@ -256,8 +251,7 @@ def test_a_sound_has_300_samples_a_frame(frames):
 
 @pytest.mark.parametrize("ends", [(1,), (2, 3), (1, 2, 3, 4, 30), tuple(range(1, FRAMES))])
 def test_pieces_join_to_the_sound_of_the_whole(ends):
-    rng = np.random.default_rng(0)
-    frames = rng.standard_normal((FRAMES, SPECTRA * BINS), dtype=np.float32)
+    frames = np.random.default_rng(0).standard_normal((FRAMES, SPECTRA * BINS), dtype=np.float32)
     f0 = np.linspace(20, 300, FRAMES, dtype=np.float32)
     np.testing.assert_array_equal(sound(f0, frames, ends), sound(f0, frames))
 

@@ -54,8 +54,7 @@ def test_a_voiced_frame_has_its_pitch(hertz):
 def test_speech_is_analysed_to_the_envelope_that_it_was_made_of(voicing):
     """In voiced frames within 0.3 (2.6 dB) on average, where harmonics are strong; of noise the mean over frames."""
     audio = sound(parameters(120, resonance(), voicing, 200))
-    f0 = np.full(200, 120.0 if voicing > 0 else 0.0)
-    found = envelopes_of(audio, f0)[10:-10].mean(axis=0)
+    found = envelopes_of(audio, np.full(200, 120.0 if voicing > 0 else 0.0))[10:-10].mean(axis=0)
     found = np.interp(mel_bins(ENVELOPE), np.arange(BINS), found)
     difference = (found - resonance())[2:40]
     assert np.abs(difference - difference.mean()).mean() < 0.3

@@ -12,8 +12,8 @@ from ane.models.whisper.languages import language_code
 from ane.models.whisper.tokenizer_files import find_tokenizer, from_ranks
 from ane.models.whisper.tokens import SpecialTokens, TokenRules, WhisperTokenizer, suppressed_tokens
 from ane.models.whisper.transcription import TranscriptionOptions
-from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RANKS
+from tests.refusals import assert_refused
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,7 @@ def test_a_start_sequence_names_language_and_task_only_of_a_multilingual_model()
 
 def test_cantonese_came_with_the_largest_vocabulary():
     assert SpecialTokens.of(51866).language("yue") == 50358
-    with pytest.raises(UserError, match=r"^language must be one of en, zh, .* got 'yue'$"):
-        SpecialTokens.of(51865).language("yue")
+    assert_refused(r"^language must be one of en, zh, .* got 'yue'$", lambda: SpecialTokens.of(51865).language("yue"))
 
 
 def test_bytes_survive_in_any_text_and_special_tokens_are_never_made_of_it(tokenizer, content):
@@ -68,8 +67,7 @@ def test_special_tokens_are_always_suppressed_with_symbols():
     ],
 )
 def test_another_tokenizer_is_refused_in_one_line(content):
-    with pytest.raises(UserError, match=r"^the tokenizer [^\n]*import the model again$"):
-        WhisperTokenizer(content, 50257)
+    assert_refused(r"^the tokenizer [^\n]*import the model again$", WhisperTokenizer, content, 50257)
 
 
 TEXT = " Hello there, friend."
@@ -98,16 +96,23 @@ def test_all_three_forms_give_the_same_ids(tmp_path, content):
 
 @pytest.mark.parametrize(("multilingual", "file"), [(True, "multilingual.tiktoken"), (False, "gpt2.tiktoken")])
 def test_a_folder_without_one_is_refused_with_the_names_of_the_files(tmp_path, multilingual, file):
-    with pytest.raises(UserError, match=rf"has no tokenizer: add tokenizer.json .* or {file} from openai-whisper$"):
-        find_tokenizer(tmp_path, multilingual)
+    assert_refused(
+        rf"has no tokenizer: add tokenizer.json .* or {file} from openai-whisper$",
+        find_tokenizer,
+        tmp_path,
+        multilingual,
+    )
 
 
 @pytest.mark.parametrize("damage", ["not ranks", "!!! x\n", "aGVsbG8= 1 2\n"])
 def test_a_damaged_rank_file_is_refused(tmp_path, damage):
-    path = tmp_path / "multilingual.tiktoken"
-    path.write_text(damage)
-    with pytest.raises(UserError, match=r"is not a rank file of openai-whisper|does not describe a tokenizer"):
-        find_tokenizer(tmp_path, multilingual=True)
+    (tmp_path / "multilingual.tiktoken").write_text(damage)
+    assert_refused(
+        r"is not a rank file of openai-whisper|does not describe a tokenizer",
+        find_tokenizer,
+        tmp_path,
+        multilingual=True,
+    )
 
 
 SPECIAL = SpecialTokens.of(51865)

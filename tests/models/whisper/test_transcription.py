@@ -15,12 +15,12 @@ from ane.audio.reader import read_recording
 from ane.backends import load_backend
 from ane.backends.torch.kernels import KernelLinear
 from ane.models.whisper import features
-from ane.models.whisper.decoding import DecodedWindow
 from ane.models.whisper.features import HOP, log_mel
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, compression_ratio
-from ane.system.errors import UserError
 from tests.imported import imported
+from tests.models.whisper.conftest import ScriptedDecoder, window
 from tests.models.whisper.random_whisper import RandomSizes, write_openai
+from tests.refusals import assert_refused
 
 
 def test_blocks_do_not_change_the_result(noise, monkeypatch):
@@ -38,40 +38,6 @@ QUICK = TranscriptionOptions(language="en", temperatures=(0.0,))
 FIRST, HELLO = 50364, (39, 68, 75)  # bytes
 
 
-class ScriptedDecoder:
-    """In place of ``WindowDecoder``: returns the decoded windows of a script, and keeps the texts it was given."""
-
-    def __init__(self, script: list[DecodedWindow]):
-        self.script, self.calls = list(script), []
-
-    def set_states(self, states):
-        self.shape, self.states = states.shape, states
-
-    def language_probabilities(self):
-        self.heard = self.states
-        return {"de": 1.0}
-
-    def decode(self, text, options):
-        self.calls.append((text, options))
-        return replace(self.script.pop(0), temperature=options.temperature)
-
-
-def window(*tokens: int, log_probability: float = -0.1, no_speech: float = 0.0) -> DecodedWindow:
-    return DecodedWindow(tokens, log_probability, no_speech, 0.0)
-
-
-@pytest.fixture
-def scripted(transcriber, monkeypatch):
-    """``scripted(script)``: the transcriber's decoder replaced by a ``ScriptedDecoder``."""
-
-    def script(*windows: DecodedWindow) -> ScriptedDecoder:
-        decoder = ScriptedDecoder(list(windows))
-        monkeypatch.setattr(transcriber, "decoder", lambda candidates: decoder)
-        return decoder
-
-    return script
-
-
 def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, scripted):
     decoder = scripted(
         window(FIRST, *HELLO, FIRST + 100, FIRST + 100, *HELLO),
@@ -82,9 +48,7 @@ def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, script
     assert [(segment.start, segment.end) for segment in found.segments] == [(0, 2), (2, 6), (6, 6.4)]
     assert [text.first_frame for text, _ in decoder.calls] == [0, 200, 600]
     assert decoder.shape == (1, 200, 8)
-    assert found.language == "de"
-    assert found.text == "HelHelHel"
-    assert found.duration == 10
+    assert (found.language, found.text, found.duration) == ("de", "HelHelHel", 10)
 
 
 def test_the_language_is_that_of_a_short_recording_with_silence_after_it(transcriber, noise, scripted):
@@ -187,27 +151,27 @@ def test_an_english_model_knows_no_other_language(tmp_path, noise):
     (tmp_path / "multilingual.tiktoken").rename(tmp_path / "gpt2.tiktoken")
     model = imported(path)
     english = Transcriber(model, load_backend("torch:cpu", model))
-    with pytest.raises(UserError, match="language must be en"):
-        english.transcribe(noise, 16000, TranscriptionOptions(language="de"))
+    assert_refused("language must be en", lambda: english.transcribe(noise, 16000, TranscriptionOptions(language="de")))
     assert english.transcribe(noise[:40000], 16000, replace(QUICK, language=None)).language == "en"
 
 
 def test_what_cannot_be_transcribed_is_refused_before_any_work(transcriber):
-    with pytest.raises(UserError, match="audio has NaN or infinite samples"):
-        transcriber.transcribe(np.full(10, np.nan, np.float32), 16000)
-    with pytest.raises(UserError, match="language must be one of"):
-        transcriber.transcribe(np.zeros(0, np.float32), 16000, TranscriptionOptions(language="klingon"))
+    assert_refused(
+        "audio has NaN or infinite samples", lambda: transcriber.transcribe(np.full(10, np.nan, np.float32), 16000)
+    )
+    assert_refused(
+        "language must be one of",
+        lambda: transcriber.transcribe(np.zeros(0, np.float32), 16000, TranscriptionOptions(language="klingon")),
+    )
     synthesizer = ane.load("demo")
-    with pytest.raises(UserError, match="is a Tortoise model, not Whisper"):
-        Transcriber(synthesizer.model, synthesizer.backend)
+    assert_refused("is a Tortoise model, not Whisper", lambda: Transcriber(synthesizer.model, synthesizer.backend))
 
 
 @pytest.mark.parametrize(
     "changes", [{"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1.0,)}, {"best_of": 0}, {"beam_size": 0}]
 )
 def test_impossible_options_are_refused(changes):
-    with pytest.raises(UserError, match=rf"^{next(iter(changes))} must be"):
-        TranscriptionOptions(**changes)
+    assert_refused(rf"^{next(iter(changes))} must be", TranscriptionOptions, **changes)
 
 
 def test_repetition_compresses():
