@@ -43,8 +43,7 @@ class RecordingDevice:
     @property
     def played(self) -> np.ndarray:
         """All samples (S,) int16 without the silence after them."""
-        samples = np.frombuffer(bytes(self.taken), "<i2")
-        return np.trim_zeros(samples, "b")
+        return np.trim_zeros(np.frombuffer(bytes(self.taken), "<i2"), "b")
 
     def _take(self, callback) -> None:
         while self.open:

@@ -1,5 +1,6 @@
-"""Test playback while sound arrives: on a recording device, on miniaudio's null device, and in a model of time."""
+"""Test playback while sound arrives: on stand-ins for devices, in a model of time, and in a child process."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,10 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.audio import playback
-from ane.audio.playback import DefaultSoundDevice, PlayerError, ProductionRate, check_sound_device, playing
+from ane.audio.playback import (
+    DefaultSoundDevice,
+    PlayerError,
+    PlayerProcess,
+    ProductionRate,
+    check_sound_device,
+    playing,
+)
 from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 from tests.audio.recording_device import RATE, RecordingDevice, tone
+from tests.refusals import assert_refused
 
 
 @pytest.fixture
@@ -186,8 +195,7 @@ def test_a_machine_without_a_sound_device_is_told_in_one_line(monkeypatch, capfd
 
     monkeypatch.setattr(miniaudio, "PlaybackDevice", fail)
     for begin in (check_sound_device, lambda: playing(RATE).__enter__(), lambda: playback.play(tone(0.1), RATE)):
-        with pytest.raises(UserError, match=r"^no sound device .*failed to init device -401\).*-o speech\.wav$"):
-            begin()
+        assert_refused(r"^no sound device .*failed to init device -401\).*-o speech\.wav$", begin)
     assert capfd.readouterr().err == ""
 
 
@@ -255,3 +263,87 @@ def test_a_full_queue_begins_whatever_the_rate(device, monkeypatch):
 def test_reading_writing_and_playing_do_not_load_torch():
     code = "import sys, ane.audio, ane.audio.playback; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# program of a child that plays to a recording device, and writes the sound and its times to two files
+CHILD = """
+import sys, time
+from pathlib import Path
+from ane.audio import __main__ as child, playback
+from tests.audio.recording_device import RecordingDevice
+
+folder = Path(sys.argv.pop(1))
+class Device(RecordingDevice):
+    def _take(self, callback):
+        with (folder / "times").open("a") as times:
+            while self.open:
+                taken = callback.send(240)
+                self.taken += taken
+                print(time.time(), file=times, flush=True)
+                time.sleep(0.01)
+        (folder / "taken").write_bytes(self.taken)
+playback.open_device = Device()
+child.main()
+"""
+
+
+def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
+    playing = PlayerProcess(RATE, 1.0, program=(sys.executable, "-c", CHILD, str(tmp_path)))
+    for piece in np.split(tone(1.0), 5):
+        playing.feed(piece)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "times").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    started = time.time()
+    ctypes.PyDLL(None).usleep(500_000)  # holds the GIL, as a prediction of Core ML does
+    ended = time.time()
+    playing.finish()
+    playing.close()
+    times = [float(line) for line in (tmp_path / "times").read_text().split()]
+    assert sum(started < moment < ended for moment in times) > 5
+    taken = np.frombuffer((tmp_path / "taken").read_bytes(), "<i2")
+    np.testing.assert_array_equal(np.trim_zeros(taken, "b"), np.trim_zeros(pcm16(tone(1.0)), "b"))
+
+
+def test_an_engine_that_holds_this_process_is_heard_from_a_child_which_opens_the_device(monkeypatch):
+    started = []
+
+    class Process(PlayerProcess):
+        def __init__(self, *arguments):
+            started.append(arguments)
+            super().__init__(*arguments, program=(sys.executable, "-c", "import sys; sys.stdin.buffer.read()"))
+
+    monkeypatch.setattr(playback, "PlayerProcess", Process)
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    checked = playback.check_sound_device()
+    with playback.playing(RATE, 2.0, at_once=True, device=checked, blocked=True) as play:
+        play(tone(0.1))
+    assert started == [(RATE, 2.0, True)]
+    assert not device.open
+    assert device.opened == 1
+
+
+@pytest.mark.parametrize(("rate", "opened"), [(24000, 1), (RATE, 2)])
+def test_the_device_that_was_checked_plays_unless_its_rate_is_another(monkeypatch, rate, opened):
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    playback.play(tone(0.1), rate, playback.check_sound_device(24000))
+    assert (device.opened, device.open, device.sample_rate) == (opened, False, rate)
+    assert len(device.played)
+
+
+def test_a_failure_of_the_device_is_one_line_in_this_process():
+    command = (sys.executable, "-c", "print('the sound device stopped'); raise SystemExit(1)")
+    playing = PlayerProcess(RATE, None, program=command)
+    playing._process.wait()
+    with pytest.raises(PlayerError, match=r"^the sound device stopped$"):
+        playing.feed(tone(10.0))
+    playing.close()
+
+
+def test_closing_stops_the_child_at_once():
+    playing = PlayerProcess(RATE, None, program=(sys.executable, "-c", "import time; time.sleep(60)"))
+    playing.close()
+    assert playing._process.returncode

@@ -14,6 +14,7 @@ from ane.audio import check_output, read_audio, read_clip, write, writing
 from ane.audio.media import FORMATS
 from ane.system.errors import UserError
 from tests.audio.recording_device import RATE, tone
+from tests.refusals import assert_refused
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
@@ -42,16 +43,17 @@ def test_long_ogg_files_are_written_whole(tmp_path):
 
 
 def test_an_unknown_suffix_is_refused_with_a_list_of_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.aiff, \.aif, \.m4a, \.m4b, \.opus, \.aac"):
-        write(tmp_path / "speech.wma", tone(), RATE)
+    assert_refused(
+        r"\.wav, \.flac, \.mp3, \.ogg, \.aiff, \.aif, \.m4a, \.m4b, \.opus, \.aac",
+        lambda: write(tmp_path / "speech.wma", tone(), RATE),
+    )
 
 
 @pytest.mark.parametrize("name", ["speech.wma", "speech", "folder.wav", "file/speech.wav"])
 def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, name):
     (tmp_path / "folder.wav").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"^cannot write {tmp_path / name}: "):
-        check_output(tmp_path / name)
+    assert_refused(f"^cannot write {tmp_path / name}: ", lambda: check_output(tmp_path / name))
 
 
 def test_an_output_in_a_folder_that_is_not_there_is_refused_and_no_folder_made(tmp_path):
@@ -63,10 +65,10 @@ def test_an_output_in_a_folder_that_is_not_there_is_refused_and_no_folder_made(t
 
 def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
     (tmp_path / "full.wav").symlink_to("/dev/full")
-    with pytest.raises(
-        UserError, match=r"full\.wav, because it is a device or a pipe: name a file, or - for standard output"
-    ):
-        check_output(tmp_path / "full.wav")
+    assert_refused(
+        r"full\.wav, because it is a device or a pipe: name a file, or - for standard output",
+        lambda: check_output(tmp_path / "full.wav"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,7 @@ def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
     [("speech.mp3", tone(), 12345, "12345 Hz"), ("speech.wav", np.array([0.0, np.nan], np.float32), RATE, "NaN")],
 )
 def test_a_rate_that_the_format_lacks_and_nan_are_refused_and_no_file_is_left(tmp_path, name, audio, rate, fault):
-    with pytest.raises(UserError, match=fault):
-        write(tmp_path / name, audio, rate)
+    assert_refused(fault, lambda: write(tmp_path / name, audio, rate))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,8 +169,7 @@ def test_a_closed_pipe_ends_the_writing_with_one_line():
 
 def test_sound_is_not_written_to_a_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    with pytest.raises(UserError, match="terminal"):
-        check_output("-")
+    assert_refused("terminal", check_output, "-")
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_temporary_files(tmp_path):

@@ -21,6 +21,7 @@ from ane.system.machine import usable_cores
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, LexiconEntry, normalise_english, nothing_to_say_error, read_passages
 from tests.random_model import random_model
+from tests.refusals import assert_refused
 
 RATE = 1000
 
@@ -108,8 +109,7 @@ def test_pauses_without_words_are_spoken_with_what_follows_or_at_the_end():
         ["[pause:1s] ", "It was late [pause:1s] here, and so they all ", "slept. \n", "[pause:2s]", "\n"]
     )
     audio = np.concatenate(list(stream))
-    letters = sum(one.facts["codes"] for one in speaker.spoken)
-    assert len(audio) == 10 * letters + 4 * RATE
+    assert len(audio) == 10 * sum(one.facts["codes"] for one in speaker.spoken) + 4 * RATE
 
 
 def test_many_pauses_and_marks_without_a_word_keep_their_length_and_their_voice():
@@ -124,12 +124,12 @@ def test_many_pauses_and_marks_without_a_word_keep_their_length_and_their_voice(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SpelledStream, "__init__", counted)
         audio = np.concatenate(list(speaker.feed([*texts, "It was late, and so they all slept."])))
-    letters = sum(one.facts["codes"] for one in speaker.spoken)
-    assert len(audio) == 10 * letters + 70 * RATE
+    assert len(audio) == 10 * sum(one.facts["codes"] for one in speaker.spoken) + 70 * RATE
     assert "[voice:Anna]" in speaker.texts[0]
     assert max(read) < 7000
-    with pytest.raises(UserError, match=r"line 1403: \[pause:x\] is not a pause"):
-        list(SpellingSpeaker().feed([*texts, "\n[pause:x] and so"]))
+    assert_refused(
+        r"line 1403: \[pause:x\] is not a pause", lambda: list(SpellingSpeaker().feed([*texts, "\n[pause:x] and so"]))
+    )
 
 
 def test_nothing_to_say_is_an_error():
@@ -139,11 +139,12 @@ def test_nothing_to_say_is_an_error():
 
 
 def test_ssml_is_refused_and_faulty_markup_has_its_line():
-    with pytest.raises(UserError, match="cannot be SSML"):
-        list(SpellingSpeaker().feed(["<speak>Hello there, ", "you.</speak>"]))
+    assert_refused("cannot be SSML", lambda: list(SpellingSpeaker().feed(["<speak>Hello there, ", "you.</speak>"])))
     text = "The first line is here.\n" * 3 + "Then a pause [pause:x] here.\n"
-    with pytest.raises(UserError, match=r"line 4: \[pause:x\] is not a pause"):
-        list(SpellingSpeaker().feed(text[at : at + 5] for at in range(0, len(text), 5)))
+    assert_refused(
+        r"line 4: \[pause:x\] is not a pause",
+        lambda: list(SpellingSpeaker().feed(text[at : at + 5] for at in range(0, len(text), 5))),
+    )
 
 
 def test_a_phrase_of_the_lexicon_is_not_divided():

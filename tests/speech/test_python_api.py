@@ -1,23 +1,30 @@
-"""Test that `ane` has all that a program needs: settings, lexicons, voices, sound as bytes, transcripts, errors."""
+"""Test the Python API: settings, lexicons, voices, bytes of sound, transcripts, errors, and arguments with types."""
 
 import copy
+import inspect
 import io
+import os
 import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
 import soundfile
 
 import ane
+from ane.commands.speech_options import OPTIONS
+from ane.speech.calls import SpeechCall
+from ane.speech.options import SpeechOptions
+from ane.speech.speaker import Speaker
 from ane.system.errors import InvalidValueError, NoEffectError, NotFoundError, UserError
 from tests.imported import imported
 from tests.models.whisper.random_whisper import write_hugging_face
+from tests.refusals import assert_refused
 
 TEXT = "It was late."
 
@@ -110,8 +117,7 @@ def test_a_voice_and_a_lexicon_are_compared_shown_copied_and_sent(made: Any, oth
 def test_a_block_closes_its_stream_and_only_a_whole_stream_is_collected(heart: ane.Speaker) -> None:
     with heart.stream(f"{TEXT} {TEXT}") as stream:
         next(stream)
-        with pytest.raises(UserError, match=r"^the first [\d.]+ s of this stream were read already"):
-            stream.collect()
+        assert_refused(r"^the first [\d.]+ s of this stream were read already", stream.collect)
     assert next(stream, None) is None
     with heart.stream(TEXT) as stream:
         np.testing.assert_allclose(stream.collect().audio, heart.speak(TEXT).audio, atol=0.05)
@@ -125,8 +131,7 @@ def test_a_speaker_is_sent_to_another_process_by_the_name_of_its_bundle(heart: a
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(spoken_in_a_process, heart).result() == heart.speak(TEXT)
     made = type(heart)(heart.model, heart.backend)
-    with pytest.raises(UserError, match=r"cannot be pickled, because ane.load did not make it"):
-        pickle.dumps(made)
+    assert_refused(r"cannot be pickled, because ane.load did not make it", pickle.dumps, made)
 
 
 def test_a_recording_is_transcribed_by_one_call(tmp_path: Path) -> None:
@@ -189,3 +194,105 @@ def test_errors_have_types(call: Any, kind: type[UserError], message: str, tmp_p
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), kind)
+
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import ane
+
+async def program(speaker: ane.Speaker) -> None:
+    speaker.speak("a", "heart", seed=1, speed=2, progress=print, lexicon={"a": "b"}, settings=ane.Settings(steps=9))
+    speaker.speak(text="a", cast={"narrator": "x"}, voice=speaker.voice_of_clips([], 24000), lexicon=ane.Lexicon())
+    with speaker.stream("a") as stream:
+        speech: ane.Speech = stream.collect()
+        known = speech.seed + stream.tokens, speech.voice.title(), speech.mels[0].shape
+    words = [word.start for word in ane.transcribe("a.wav", model="whisper", word_times=True).words]
+    speaker.stream("a", sed=1)  # wrong
+    speaker.speak("a", seed="a")  # wrong
+    speaker.feed(["a"], voice="x", speed="fast")  # wrong
+    list(speaker.speak_all(["a"], lexicn=None))  # wrong
+    speaker.speak("a", settings={"candidates": 4})  # wrong
+    speaker.speak("a", voice=1)  # wrong
+    ane.Settings(candidats=4)  # wrong
+    ane.Settings(sampler="euler")  # wrong
+    ane.transcribe("a.wav", modle="whisper")  # wrong
+    ane.load("demo", threads="2")  # wrong
+    ane.Lexicon({"a": 1})  # wrong
+    (await speaker.speak_async("a")).to_bytes(3)  # wrong
+    speaker.speak("a").to_byte("mp3")  # wrong
+    speaker.stream("a").sead  # wrong
+    ane.Lexicon(unreadable="foo")  # wrong
+    ane.read_lexicon("a.tsv", "foo")  # wrong
+    ane.transcribe("a.wav").segment  # wrong
+    ane.Speeker  # wrong
+"""
+FAULTY = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")]
+
+
+def faulty_lines(command: list[str], folder: Path) -> list[int]:
+    (folder / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [*command, "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)},
+    )
+    found = {
+        int(line.split("program.py:")[1].split(":")[0])
+        for line in done.stdout.splitlines()
+        if "program.py:" in line and "error" in line
+    }
+    assert done.returncode == 1, done.stdout + done.stderr
+    return sorted(found)
+
+
+def test_mypy_refuses_wrong_fields(tmp_path: Path) -> None:
+    assert (
+        faulty_lines(
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                "--strict",
+                "--follow-imports",
+                "silent",
+                "--python-version",
+                "3.11",
+                "--ignore-missing-imports",
+            ],
+            tmp_path,
+        )
+        == FAULTY
+    )
+
+
+def test_pyright_refuses_wrong_fields(tmp_path: Path) -> None:
+    assert (
+        faulty_lines(
+            [sys.executable, "-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable], tmp_path
+        )
+        == FAULTY
+    )
+
+
+def test_what_a_type_checker_refuses_is_one_clear_line_without_one() -> None:
+    speaker = ane.load()
+    with pytest.raises(UserError, match=r"^sed is unknown: do you mean seed\?$"):
+        speaker.speak("a", sed=1)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match=r"^seed must be a whole number, got 'a'$"):
+        speaker.speak("a", seed="a")  # type: ignore[arg-type]
+
+
+def test_every_way_to_speak_takes_the_same_fields() -> None:
+    assert {"text", "voice", "seed", "speed", "progress"} <= set(inspect.signature(SpeechCall).parameters)
+    for method in (Speaker.speak, Speaker.stream, Speaker.speak_in_chunks, Speaker.speak_async, Speaker.stream_async):
+        assert list(inspect.signature(inspect.unwrap(method)).parameters) == ["self", "call"]
+
+
+def test_settings_at_the_top_level_are_the_options_of_say() -> None:
+    hints = get_type_hints(SpeechOptions)
+    for name, option in OPTIONS.items():
+        kind = tuple[int, int] if option.type is tuple else option.type
+        assert hints.pop(name) == (Literal[option.choices] if option.choices else kind) | None, name
+    assert hints.keys() == {"no_split"}

@@ -1,6 +1,8 @@
-"""Test streams of speech: how sound is delivered, the times of words, and limits on the text."""
+"""Test streams and parallel chunks of speech: delivery, order, the times of words, and limits on the text."""
 
 import re
+import threading
+import time
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
+from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext, TextLimits, TextUsage
@@ -20,6 +23,7 @@ from ane.speech.stream import BLOCK_SECONDS, Speech, Stream
 from ane.speech.words import SpokenWord, delivered_words, interpolate_words, matched_words
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages
+from tests.refusals import assert_refused
 
 RATE = 24000
 SOUND = (0.5 * np.sin(np.arange(RATE) / 40)).astype(np.float32)
@@ -54,21 +58,18 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_one_line(bundle, arguments, message):
-    with pytest.raises(UserError, match=re.escape(message)):
-        ane.load(bundle, "torch").speak("Hi.", **arguments)
+    assert_refused(re.escape(message), lambda: ane.load(bundle, "torch").speak("Hi.", **arguments))
 
 
 @pytest.mark.parametrize("texts", ["One", None, 3])
 def test_one_text_is_no_list_of_texts(texts):
-    with pytest.raises(UserError, match="texts must be a list of texts"):
-        next(ane.load(backend="torch").speak_all(texts))
+    assert_refused("texts must be a list of texts", lambda: next(ane.load(backend="torch").speak_all(texts)))
 
 
 @pytest.mark.parametrize(("bundle", "voices"), [("demo", ["heart", "michael", "random"]), ("heart", [])])
 def test_a_speaker_names_its_voices(bundle, voices, monkeypatch, tmp_path):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    speaker = ane.load(bundle, "torch")
-    assert speaker.voices == voices
+    assert ane.load(bundle, "torch").voices == voices
 
 
 def stream_of(
@@ -219,17 +220,15 @@ def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> TextU
 )
 def test_pauses_are_bounded_together(texts):
     assert spent(*texts).silence == 600
-    with pytest.raises(UserError, match="asks for 601 s of silence, and one request may have at most 600 s"):
-        spent(*texts, "b [pause:1s]")
+    assert_refused("asks for 601 s of silence, and one request may have at most 600 s", spent, *texts, "b [pause:1s]")
 
 
 def test_a_lexicon_may_not_make_a_text_many_times_as_long():
-    lexicon = Lexicon([LexiconEntry("a", "boat " * 40)])
-    assert spent("a " * 20, lexicon=lexicon).spelled > 4000
-    with pytest.raises(
-        UserError, match="the lexicon turns 4000 characters into 410000, and may make at most 4 times as many"
-    ):
-        spent("a " * 2000, lexicon=Lexicon([LexiconEntry("a", "boat " * 40 + "home")]))
+    assert spent("a " * 20, lexicon=Lexicon([LexiconEntry("a", "boat " * 40)])).spelled > 4000
+    assert_refused(
+        "the lexicon turns 4000 characters into 410000, and may make at most 4 times as many",
+        lambda: spent("a " * 2000, lexicon=Lexicon([LexiconEntry("a", "boat " * 40 + "home")])),
+    )
 
 
 def test_a_request_of_every_form_has_the_budget(speaker):
@@ -239,8 +238,7 @@ def test_a_request_of_every_form_has_the_budget(speaker):
         (pauses + "[pause:1s]", speaker.stream),
         ([pauses, "[pause:1s] Home."], lambda texts: list(speaker.feed(texts))),
     ):
-        with pytest.raises(UserError, match="601 s of silence"):
-            speak(text)
+        assert_refused("601 s of silence", speak, text)
     assert len(list(speaker.speak_all(["A boat." + "[pause:60s]" * 6] * 2))) == 2
 
 
@@ -260,3 +258,115 @@ def test_silence_comes_in_blocks_that_join_to_the_whole(speaker):
     whole = speaker.speak(text)
     assert whole.seconds == pytest.approx(sum(map(len, pieces)) / RATE, abs=0.02)
     assert whole.words[0].start > 2.5
+
+
+TEXT = " ".join(
+    (
+        "The wind blew over the hill all night, and it rained in the valley until the road was under water.",
+        "She counted eleven boats in the harbour before breakfast, and only three of them came back at noon.",
+        "Our train leaves at a quarter past nine from the other platform, if nobody has told the driver otherwise.",
+        "He wrote the letter twice and burned it once, because the first of them had been much too friendly.",
+        "Nobody had told the gardener about the frost, so the oranges stayed outside, and we lost all of them.",
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def one() -> HibariSynthesizer:
+    return ane.load(threads=1)
+
+
+@pytest.fixture
+def two(monkeypatch) -> Iterator[HibariSynthesizer]:
+    """A speaker with two threads, which leaves no thread behind."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    yield ane.load(threads=2)
+    assert not chunk_threads()
+
+
+def chunk_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("chunk")]
+
+
+def begun(speaker: HibariSynthesizer, monkeypatch, fails: np.ndarray | None = None) -> list[bytes]:
+    """The list to which the phonemes of each chunk are added as its work begins. Work on those of ``fails`` fails."""
+    run, found = speaker.backend.run, []
+
+    def noted(stage: str, **inputs: np.ndarray) -> np.ndarray:
+        if stage == "text":
+            found.append(inputs["ids"].tobytes())
+            if fails is not None and np.array_equal(inputs["ids"][0, : len(fails)], fails):
+                raise UserError("no memory")
+        return run(stage, **inputs)
+
+    monkeypatch.setattr(speaker.backend, "run", noted)
+    return found
+
+
+@pytest.mark.parametrize("way", ["speak", "stream", "speak_in_chunks"])
+def test_two_threads_change_no_sound_no_fact_and_no_order(one, two, way):
+    def spoken(speaker: HibariSynthesizer):
+        made = getattr(speaker, way)(TEXT, seed=4)
+        return made if way == "speak" else made.collect()
+
+    first, second = spoken(one), spoken(two)
+    assert len(first.chunks) >= 4
+    np.testing.assert_array_equal(first.audio, second.audio)
+    assert (first.words, first.facts, first.chunks) == (second.words, second.facts, second.chunks)
+    assert all(map(np.array_equal, first.pitch, second.pitch))
+    assert set(first.seconds_by_phase) == set(second.seconds_by_phase)
+
+
+def test_texts_that_are_spoken_together_keep_their_order(one, two):
+    texts = ["Yes.", TEXT, "No, never."]
+    for text, speech in zip(texts, two.speak_all(texts, seed=1), strict=True):
+        np.testing.assert_array_equal(speech.audio, one.speak(text, seed=1).audio)
+
+
+def test_both_threads_work_and_progress_is_told_in_order(two, monkeypatch):
+    run, threads, told = two.backend.run, set(), []
+
+    def noted(stage: str, **inputs: np.ndarray) -> np.ndarray:
+        threads.add(threading.current_thread().name)
+        return run(stage, **inputs)
+
+    monkeypatch.setattr(two.backend, "run", noted)
+    speech = two.speak(TEXT, progress=lambda phase, done, total, note: told.append((done, total)))
+    assert len(threads) == 2
+    assert told == [(done, len(speech.chunks)) for done in range(1, len(speech.chunks) + 1)]
+
+
+def test_a_slow_reader_finds_one_chunk_made_ahead_and_no_more(two, monkeypatch):
+    found = begun(two, monkeypatch)
+    stream = two.stream(TEXT)
+    assert not found, "nothing is made before somebody reads"
+    next(stream)
+    deadline = time.monotonic() + 20
+    while len(found) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.5)  # time for a third chunk to begin, if one wrongly did
+    stream.close()
+    assert len(found) == 2
+
+
+def test_leaving_early_ends_the_work(two, monkeypatch):
+    found = begun(two, monkeypatch)
+    stream = two.speak_in_chunks(TEXT)
+    next(stream)
+    stream.close()
+    made = len(found)
+    assert made <= 3
+    assert not chunk_threads()
+    time.sleep(0.2)
+    assert len(found) == made
+
+
+def test_an_error_comes_after_the_sound_before_it(one, two, monkeypatch):
+    chunks = two.chunks(two.request(TEXT), SpeechContext())
+    begun(two, monkeypatch, fails=chunks[2].ids)
+    heard = []
+    with pytest.raises(UserError, match="no memory"):
+        heard.extend(two.stream(TEXT, seed=2))  # the chunks of audio before the error stay in the list
+    heard, before = np.concatenate(heard), np.concatenate(list(one.stream(TEXT, seed=2)))
+    np.testing.assert_array_equal(heard, before[: len(heard)])
+    assert len(heard) >= one.speak(chunks[0].text, seed=2).audio.size

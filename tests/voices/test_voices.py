@@ -18,8 +18,8 @@ from ane.models.tortoise.voices import (
     resolve_voice,
 )
 from ane.system import paths
-from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice
+from tests.refusals import assert_refused
 
 
 class CountingBackend:
@@ -107,8 +107,7 @@ def test_clips_of_any_rate_and_length_give_latents_of_the_models_widths(model, b
     singles = [encode_clips([clip], backend, model.mel_norms, np.random.default_rng(0)) for clip in clips]
     np.testing.assert_allclose(voice.ar, np.mean([one.ar for one in singles], axis=0), atol=1e-6)
     np.testing.assert_allclose(voice.diffusion, np.mean([one.diffusion for one in singles], axis=0), atol=1e-6)
-    with pytest.raises(UserError, match="no clips"):
-        encode_clips([], backend, model.mel_norms, np.random.default_rng(0))
+    assert_refused("no clips", lambda: encode_clips([], backend, model.mel_norms, np.random.default_rng(0)))
 
 
 def test_only_clips_longer_than_six_seconds_draw_a_start_in_order():
@@ -188,17 +187,15 @@ def test_upstreams_list_of_raw_clips_gives_the_voice_of_those_clips(resolve, fol
 def test_a_voice_of_another_width_is_refused(resolve, folder):
     wide = Voice(np.ones((1, 1024), np.float32), np.ones((1, 2048), np.float32), "wide")
     save_voice(folder / "wide.safetensors", wide)
-    with pytest.raises(
-        UserError, match="wide was made with another model, because its latents have the widths 1024 and 2048"
-    ):
-        resolve("wide")
+    assert_refused(
+        "wide was made with another model, because its latents have the widths 1024 and 2048", resolve, "wide"
+    )
 
 
 def test_an_unfit_clip_among_good_ones_is_named(resolve, folder):
     add_clips(folder, "a", 2)
     write(folder / "a" / "9.wav", np.zeros(22050, np.float32), 22050)
-    with pytest.raises(UserError, match=r"9\.wav: is silent"):
-        resolve("a")
+    assert_refused(r"9\.wav: is silent", resolve, "a")
 
 
 def test_the_encoders_are_released_after_the_voice_is_computed(resolve, folder, backend):
