@@ -95,7 +95,7 @@ class LoudnessMeter:
 class PeakLimiter:
     """A limiter that multiplies sound by ``gain``, and by less where its true peak would exceed ``ceiling``.
 
-    For each sample, the limiter looks for peaks within ``LOOKAHEAD`` seconds before and after the sample, and finds the
+    For each sample, the limiter looks for peaks within ``LOOKAHEAD`` seconds before and after the sample. It finds the
     lowest gain that any of these peaks needs. The limiter then multiplies each sample by the weighted mean of the
     lowest gains within ``LOOKAHEAD`` seconds, so that the gain changes smoothly. If the sample is a peak, all these
     gains are low enough for it, and so is their mean.

@@ -81,7 +81,7 @@ def clicks(audio: np.ndarray, rate: int) -> int:
     """Count the milliseconds in which a sound has a click.
 
     A click is a step between two samples that is ``CLICK`` times as large as every other step near it. A click may be
-    longer than a millisecond, so the function does not compare the steps in a millisecond with the steps in the
+    longer than a millisecond. The function therefore does not compare the steps in a millisecond with the steps in the
     milliseconds directly before and after. Speech has no such steps, because the pulses of a voice repeat within
     ``CLICK_REACH``, and a burst lasts longer than a click.
     """

@@ -103,8 +103,8 @@ def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
 def identity(path: Path | str) -> Identity | None:
     """Return the identity of a file: the device and inode to which a path leads.
 
-    If the path does not exist, the identity is the device and inode of the nearest folder that exists, and the names
-    that follow in the path. A device, a pipe or an impossible path has the identity ``None``.
+    If the path does not exist, the identity has the device and inode of the nearest folder that exists. The names that
+    follow in the path are also part of it. A device, a pipe or an impossible path has the identity ``None``.
     """
     try:
         real = Path(os.path.realpath(os.path.expanduser(path)))

@@ -93,8 +93,8 @@ SMALLEST_BUCKET = 64  # positions in the smallest bucket; the next bucket has 12
 class StaticDecoder(TorchDecoder):
     """A ``TorchDecoder`` in which a step with one new column per lane has a fixed shape. All other calls are inherited.
 
-    Every such step computes all lanes. If the caller did not request a lane, the lane writes to an extra position at
-    the end of its cache, which no step reads, and the step drops the lane's results. The step reads the same number of
+    Every such step computes all lanes. A lane that the caller did not request writes to an extra position at the end of
+    its cache, which no step reads. The step drops the results of such a lane. The step reads the same number of
     positions from every lane. This number is 64, 128, 256 or so on (a *bucket*), and is the smallest that holds the
     longest requested lane.
 

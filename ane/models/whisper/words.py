@@ -215,8 +215,8 @@ def add_words(
 def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: float) -> TranscriptSegment:
     """Shorten the first words of a segment if they are too long, and take the segment's times from its words.
 
-    But if the first word begins long before the segment, or the last word ends long after the segment, the segment
-    keeps its time and the word is cut.
+    But if the first word begins long before the segment, or the last word ends long after it, the segment keeps its
+    time. The word is then cut.
     """
     first, *others = segment.words or ()
     longest = 2 * median

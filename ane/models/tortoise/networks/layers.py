@@ -31,7 +31,7 @@ class GroupNorm(nn.GroupNorm):
         return super().forward(x.float()).to(x.dtype)
 
     def _two_pass(self, x: Tensor) -> Tensor:
-        """Normalise x with a variance that is computed after the mean, from the differences to the mean.
+        """Normalise x in two passes: first compute the mean, then the variance from the differences to the mean.
 
         torch (channels last) and ONNX compute the variance as E[x²] − E[x]². That formula loses precision if x hardly
         varies, as in the unconditional row of guidance. With random weights, the formula has an SNR of 68 dB, and the
