@@ -137,17 +137,21 @@ def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
 
 def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.ndarray) -> None:
     torch.set_num_threads(1)
-    speak = teacher_of(teacher)
+    shard_of(texts, teacher_of(teacher), mel_norms).save(path)
+
+
+def shard_of(texts: Sequence[str], speak: Speak, mel_norms: np.ndarray) -> Shard:
+    """Let a teacher speak texts, and keep the clips that are not silent and not longer than ``MAX_SECONDS``."""
     clips = [(text, trim_and_level(speak(text))) for text in texts]
     clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < MAX_SECONDS * RATE]
     mels = [code_mel(audio, mel_norms) for _, audio in clips]
-    Shard(
+    return Shard(
         [text for text, _ in clips],
         np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
         np.array([len(audio) for _, audio in clips]),
         np.concatenate([mel.T for mel in mels]).astype(np.float16),
         np.array([mel.shape[1] for mel in mels]),
-    ).save(path)
+    )
 
 
 def speak_all(

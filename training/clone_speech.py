@@ -1,0 +1,157 @@
+"""Make speech of many speakers with Kokoro, and judge how natural and clear each speaker is.
+
+    python -m training.clone_speech -o clone/ --minutes 60            # goes on where the last call stopped
+    python -m training.clone_speech -o clone/ --judge --minutes 10    # goes on judging
+
+``training.clone_speakers`` defines the speakers.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from ane.models.tortoise.checkpoints import packaged_file
+from ane.system.errors import UserError
+from ane.system.files import write_json
+from ane.text import normalise_english
+from benchmarks.listening import edits, words
+from benchmarks.teachers import kokoro_audio
+from benchmarks.yardsticks import DistillMos, WhisperRecogniser
+from training.clone_speakers import CONFIG, CloneConfig, Speaker, kokoro_tables, read_config, speakers_of
+from training.speech import RATE, Shard, Speak, shard_of
+from training.text import held_out_sentences, texts_of_a_voice
+
+log = logging.getLogger(__name__)
+
+
+def kokoro_voice(speaker: Speaker) -> Speak:
+    """Return the voice of a speaker, which Kokoro in int8 speaks on one thread."""
+    style = speaker.style()
+    return lambda text: kokoro_audio(text, style)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording of a speaker: its file and its texts."""
+
+    path: Path
+    speaker: Speaker
+    texts: list[str]
+
+
+def recordings_of(
+    folder: Path, config: CloneConfig, speakers: Sequence[Speaker], texts: Sequence[str]
+) -> list[Recording]:
+    """List the recordings in the order in which they are made: those of held-back speakers, then those to learn from.
+
+    First every speaker makes one recording, then every speaker makes a second one, so a call that stops early leaves
+    about as much speech of every speaker. The first recording has held-out sentences, which judge the speaker.
+    """
+    counts, sentences, recordings = config.speakers, held_out_sentences(), []
+    for held_back, rounds in ((True, counts.held_back_recordings), (False, counts.recordings)):
+        for place in range(rounds):
+            for index, speaker in enumerate(speakers):
+                if speaker.held_back is held_back:
+                    source, size = (texts, counts.texts) if place else (sentences, config.gate.sentences)
+                    first = (max(place - 1, 0) * len(speakers) + index) * size
+                    some = [source[(first + number) % len(source)] for number in range(size)]
+                    recordings.append(Recording(folder / f"{speaker.name}-{place}.npz", speaker, some))
+    return recordings
+
+
+def write_recordings(recordings: Sequence[Recording], voice: Callable[[Speaker], Speak], minutes: float | None) -> None:
+    """Write the recordings whose files are missing, one file after another, until the time limit."""
+    mel_norms = load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
+    missing = [recording for recording in recordings if not recording.path.exists()]
+    started, seconds = time.monotonic(), 0.0
+    for count, recording in enumerate(missing, 1):
+        shard = shard_of(recording.texts, voice(recording.speaker), mel_norms)
+        shard.save(recording.path)
+        seconds, passed = seconds + shard.hours * 3600, time.monotonic() - started
+        if count % 10 == 0 or count == len(missing):
+            log.info("%d of %d recordings  %.0f s of speech in %.0f s", count, len(missing), seconds, passed)
+        if minutes is not None and passed > 60 * minutes:
+            break
+
+
+def judge_speakers(folder: Path, speakers: Sequence[Speaker], minutes: float | None) -> None:
+    """Judge the first recording of every speaker who has not been judged, and write FOLDER/judged.json."""
+    judged, started = judgements(folder), time.monotonic()
+    waiting = [
+        (speaker.name, path)
+        for speaker in speakers
+        if speaker.name not in judged and (path := folder / "speech" / f"{speaker.name}-0.npz").exists()
+    ]
+    if not waiting:
+        return
+    recogniser, distillmos = WhisperRecogniser(), DistillMos()
+    for name, path in waiting:
+        shard = Shard.load(path)
+        silence = np.zeros(RATE // 3, np.float32)
+        joined = np.concatenate([part for clip in shard.clips for part in (clip, silence)])
+        transcript = recogniser.transcribe(joined, RATE)
+        expected = words(normalise_english(" ".join(shard.texts)))
+        judged[name] = {
+            "distillmos": float(np.mean([distillmos.score(clip, RATE) for clip in shard.clips])),
+            "errors": edits(expected, words(normalise_english(transcript))),
+            "words": len(expected),
+        }
+        write_json(folder / "judged.json", judged)
+        log.info("%s: %s", name, judged[name])
+        if minutes is not None and time.monotonic() - started > 60 * minutes:
+            break
+
+
+def judgements(folder: Path) -> dict[str, dict[str, float]]:
+    """Read the measurements of the speakers who have been judged, by name."""
+    path = folder / "judged.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.clone_speech",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run")
+    parser.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help="the speakers (%(default)s)")
+    parser.add_argument("--judge", action="store_true", help="judge the speakers instead of making speech")
+    parser.add_argument("--minutes", type=float, metavar="N", help="stop after N minutes")
+    parser.add_argument("--threads", type=int, help="torch threads for --judge (default: torch's choice)")
+    parser.add_argument(
+        "--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR", help="WordNet's data (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        config, folder = read_config(options.config), options.output
+        speakers = speakers_of(config, kokoro_tables())
+        (folder / "speech").mkdir(parents=True, exist_ok=True)
+        if options.judge:
+            judge_speakers(folder, speakers, options.minutes)
+        else:
+            count = config.speakers.different_texts
+            texts = texts_of_a_voice(folder / "texts.txt", options.wordnet, count, config.seed)
+            recordings = recordings_of(folder / "speech", config, speakers, texts)
+            write_recordings(recordings, kokoro_voice, options.minutes)
+    except UserError as error:
+        parser.exit(1, f"error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "interrupted: the same command goes on with the next recording\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
