@@ -84,11 +84,14 @@ def write_recordings(recordings: Sequence[Recording], voice: Callable[[Speaker],
 
 
 def judge_speakers(folder: Path, speakers: Sequence[Speaker], minutes: float | None) -> None:
-    """Judge the first recording of every speaker who has not been judged, and write FOLDER/judged.json."""
+    """Judge the first recording of every speaker who has not been judged, and write FOLDER/judged.json.
+
+    Held-back speakers and speakers to learn from take turns.
+    """
     judged, started = judgements(folder), time.monotonic()
     waiting = [
         (speaker.name, path)
-        for speaker in speakers
+        for speaker in sorted(speakers, key=lambda speaker: speaker.name[-3:])
         if speaker.name not in judged and (path := folder / "speech" / f"{speaker.name}-0.npz").exists()
     ]
     if not waiting:
