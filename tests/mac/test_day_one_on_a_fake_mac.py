@@ -20,9 +20,9 @@ from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
 from tests.conversions import converted
-from tests.mac import __main__ as day_one
-from tests.mac import compare
 from tests.small_bundle import write_small_bundle
+from tools.mac import __main__ as day_one
+from tools.mac import compare
 
 # the fake Mac lacks pytest, a GPU and sudo
 UNANSWERED = ("States, ", "Does each of two", "torch on MPS", "What power")
@@ -55,7 +55,7 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(
     def run(arguments, folder, seconds):
         """A command in this process; what cannot run here is answered as it would be there."""
         monkeypatch.chdir(folder)
-        if arguments[:2] == ["-m", "tests.mac.compare"]:
+        if arguments[:2] == ["-m", "tools.mac.compare"]:
             return compare.main(arguments[2:]), capsys.readouterr().out
         if arguments[:2] != ["-m", "ane"] or "torch:mps" in arguments:
             return 1, f"not here, in {folder} of jane.doe"

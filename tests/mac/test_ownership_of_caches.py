@@ -34,16 +34,11 @@ def tortoise(tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def whisper(shared, tmp_path_factory) -> Bundle:
-    """Random weights with packages of the decoder."""
+def bundles(tortoise, shared, tmp_path_factory) -> dict[str, Bundle]:
+    """The one above, and random weights of Whisper with packages of the decoder."""
     source: Path = write_hugging_face(tmp_path_factory.mktemp("whisper"))
     options = CoreMLOptions(lanes=(2,), caches=("io", "state"), buckets={"prefill": (16,), "step": (128,)})
-    return converted(shared, imported(source), [options], ["decoder"])
-
-
-@pytest.fixture(scope="module")
-def bundles(tortoise, whisper) -> dict[str, Bundle]:
-    return {"tortoise": tortoise, "whisper": whisper}
+    return {"tortoise": tortoise, "whisper": converted(shared, imported(source), [options], ["decoder"])}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""Answer the questions that only a Mac can answer, the most valuable first, in one report: `python -m tests.mac`.
+"""Answer the questions that only a Mac can answer, the most valuable first, in one report: `python -m tools.mac`.
 
-    python -m tests.mac -o report                   # writes report.json, and report.txt to read, in at most 30 minutes
+    python -m tools.mac -o report                   # writes report.json, and report.txt to read, in at most 30 minutes
 
 Every question is a command with a time limit in its own process, so that a crash or hang of Core ML ends only one
 question. The report names questions for which no time was left. It contains no paths and no user names.
@@ -146,7 +146,7 @@ def questions(bundle: str, units: str | None = None) -> Iterator[MacQuestion]:
         "-o",
         "auto.wav",
     )
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[2] / "tests" / "mac"
     own = str(folder / "test_ownership_of_caches.py")
     pytest = "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-rA"
     if not units:
@@ -176,7 +176,7 @@ def questions(bundle: str, units: str | None = None) -> Iterator[MacQuestion]:
         yield say(asks, minutes, "--backend", "torch:cpu", *flags, "--json", "-o", f"{name}.wav")
     for sounds in (("torch.wav", "auto.wav"), ("torch16.wav", "io.wav", "state.wav")):
         yield MacQuestion(
-            "How many dB are the mels from those of torch?", ("-m", "tests.mac.compare", *sounds), 0.1, 0.5
+            "How many dB are the mels from those of torch?", ("-m", "tools.mac.compare", *sounds), 0.1, 0.5
         )
     for precision in () if units else TORCH:
         yield say(
@@ -302,7 +302,7 @@ def readable(machine: str, answers: Sequence[MacAnswer]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mac", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tools.mac", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bundle", default="demo", metavar="NAME|PATH", help="with Core ML packages (%(default)s)")
     parser.add_argument("--units", choices=COMPUTE_UNITS, help="ask only about these compute units")

@@ -1,4 +1,4 @@
-"""Print the dB between the mels of sounds that should be equal: `python -m tests.mac.compare EXPECTED FOUND…`."""
+"""Print the dB between the mels of sounds that should be equal: `python -m tools.mac.compare EXPECTED FOUND…`."""
 
 import sys
 from collections.abc import Sequence
