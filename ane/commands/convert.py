@@ -350,6 +350,7 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
     )
     for package in bundle.onnx_packages if onnx else bundle.packages:
         figures = [function.parity for function in package.functions.values()]
+        largest = [figure["error"] for figure in figures if "error" in figure]  # published packages are not measured
         worst = [min((figure[key] for figure in figures if key in figure), default=None) for key in columns.values()]
         table.add_row(
             package.network,
@@ -357,7 +358,7 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
             str(len(figures)),
             f"{sum(file.bytes for file in package.files) / 1e6:.1f}",
             *map(decibels, worst),
-            *(f"{max(figure['error'] for figure in figures):.1e}" for _ in errors),
+            *[f"{max(largest):.1e}" if largest else "–"] * onnx,
         )
     console.print(table)
     console.print(

@@ -1,6 +1,7 @@
 """Test `ane convert --to onnx`, and `ane verify --against onnx`."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,14 @@ import onnx_ir
 import onnxruntime
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from ane.backends import load_backend
+from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.cli import main
+from ane.commands.convert import report
 from ane.models.tortoise.networks.frames import FrameNorm
 from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.decibels import snr_db
@@ -207,6 +211,12 @@ def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypa
     with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32 .* below the threshold of 500"):
         convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_published_package_is_reported_without_measurements(capsys):
+    report(Console(width=120), open_model("heart"), "onnx")
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "hibari" in line]
+    assert re.findall(r"[^│\s]+", row)[2:] == ["3", "7.9", "–", "–"]
 
 
 def test_flags_without_effect_are_refused(source, tmp_path, capsys):
