@@ -4,7 +4,10 @@ import asyncio
 import gc
 import inspect
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    use_own_temporary_folder()
     hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
     hypothesis.settings.register_profile("campaign", max_examples=300, deadline=None)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -62,6 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--golden {directory}: no config.json there; tests/parity/golden/README.md describes the format"
         )
+
+
+def use_own_temporary_folder() -> None:
+    """Give this process and its children a temporary folder of their own, which is deleted even if a child is killed.
+
+    A worker's folder is in the folder of the process that started it. The folders of ``tmp_path`` stay where they were.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="ane-tests-")
+    # after the folder of multiprocessing, whose priority is -100
+    Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -8,7 +8,6 @@ reference for codes, and makes the sound of all engines' latents. Whisper base l
 
 import argparse
 import json
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +63,7 @@ class Spoken:
 def spoken(backend: str, precision: str) -> Spoken:
     """Speak every sentence with a separate seed, in the model's default preset, and listen to it."""
     model = open_model("demo")
-    folder = Path(tempfile.mkdtemp(prefix="codes-"))
-    engine, config = load_engine(model, backend, precision, folder), model.config("autoregressive")
+    config = model.config("autoregressive")
     voice = load_voice(model.path / "voices" / f"{model.default_voice}.safetensors")
     tokenizer = Tokenizer(model.tokenizer)
     sampling = TortoiseSettings.of("fastest", model.settings).sampling
@@ -73,8 +71,9 @@ def spoken(backend: str, precision: str) -> Spoken:
         ChunkPrompt(voice.ar, tokenizer.encode(text), [InverseCdfSampler(np.random.default_rng(seed))])
         for seed, text in enumerate(held_out_sentences()[:SENTENCES])
     ]
-    candidates = [next(decode(engine, [prompt], config, sampling, lanes=1))[0] for prompt in prompts]
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = load_engine(model, backend, precision, Path(folder))
+        candidates = [next(decode(engine, [prompt], config, sampling, lanes=1))[0] for prompt in prompts]
     torch, recogniser, pairs = load_backend("torch:cpu", model, "fp32"), WhisperRecogniser(), []
     for text, candidate in zip(held_out_sentences()[:SENTENCES], candidates, strict=True):
         source = SourceFilterSound(torch, VOCODER, model.config(VOCODER), np.random.default_rng(0))

@@ -227,13 +227,13 @@ class _MLModelProxy:
         if type(path) is not str:
             raise TypeError("compileModel(): incompatible function arguments")
         here().obey("compile", Path(path).name)
-        destination = Path(tempfile.mkdtemp(prefix="compiled-")) / f"{Path(path).stem}.mlmodelc"
-        shutil.copytree(path, destination)
+        destination = Path(tempfile.mkdtemp(".mlmodelc", f"{Path(path).stem}_"))
+        shutil.copytree(path, destination, dirs_exist_ok=True)
         here().note(f"wrote {sum(file.stat().st_size for file in destination.rglob('*') if file.is_file())}")
         try:
             opened(destination)
         except RuntimeError:
-            shutil.rmtree(destination.parent)
+            shutil.rmtree(destination)
             raise
         return str(destination)
 
