@@ -226,7 +226,9 @@ def test_interpolation_equals_torchs(latents):
     expected = torch.from_numpy(x).T[None]
     for scale in SCALES:
         expected = nn.functional.interpolate(expected, scale_factor=scale, mode="linear")
-    np.testing.assert_allclose(interpolate_latents(x), expected[0].numpy(), atol=1e-6)
+    # versions of torch round a position differently: from 2.15 on, 9 of 13,145 values differ by up to 5e-5
+    rounding = 2**-24 * expected.shape[2] * np.abs(np.diff(x, axis=0)).max(initial=0)
+    np.testing.assert_allclose(interpolate_latents(x), expected[0].numpy(), rtol=0, atol=1e-6 + rounding)
 
 
 @settings(max_examples=20, deadline=None)
