@@ -56,8 +56,9 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
     """Describe the graph that repeats the symbols' states for their frames and computes the mel (1, M, 1, L).
 
     The inputs are states (1, C, 1, T), alignment (1, 1, T, L) and inside (1, 1, 1, L). alignment[0, 0, t, l] is 1 if
-    frame l belongs to symbol t, and 0 otherwise (``ane.models.durations``). A matrix product with ``alignment`` repeats
-    each state for its frames. In the padding after the symbols and frames, ``states`` and ``alignment`` are 0.
+    frame l belongs to symbol t, and 0 otherwise (``ane.models.durations``). inside[0, 0, 0, l] is
+    1 if frame l belongs to the sentence, and 0 in the padding. A matrix product with ``alignment`` repeats each state
+    for its frames. In the padding after the symbols and frames, ``states`` and ``alignment`` are 0.
     """
 
     def body(s: Style, states: Var, alignment: Var, inside: Var) -> dict[str, Var]:

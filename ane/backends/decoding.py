@@ -125,7 +125,7 @@ class Decoder(ABC):
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
-    """Return how many positions after its prefix the longest lane (sequence) has after a step.
+    """Return how many positions the longest lane (sequence) will have when a step is done, not counting its prefix.
 
     Raises:
         ValueError: The step needs more lanes than the decoder has, or more positions than its capacity.

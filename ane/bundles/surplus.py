@@ -28,14 +28,14 @@ UNREADABLE = "a file that cannot be read"
 
 @dataclass(frozen=True)
 class Surplus:
-    """The names of the entries and files that an import leaves out.
+    """The names of the entries (named tensors) and files that an import leaves out.
 
     Attributes:
         unneeded: Entries that speech does not need, by file.
         unknown: Entries that may change the sound, by file. All entries of an adapter's file (such as a LoRA) are
             unknown.
         adapters: Files whose names say that they are adapters.
-        unread: Other files with weights from which the import reads no network.
+        unread: Other weight files that the import does not read.
     """
 
     unneeded: dict[str, list[str]] = field(default_factory=dict)

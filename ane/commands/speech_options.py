@@ -49,7 +49,7 @@ GROUPS = {
     "diffusion": "The preset sets the defaults.",
     "text": None,
 }
-# other options that only some models have. They are not settings.
+# options that only some models have, but that are not fields of their settings
 REQUEST = (*(name for name, option in REQUEST_OPTIONS.items() if option.needs), "speed", "no_split", "stream")
 
 

@@ -94,8 +94,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--show",
         action="store_true",
-        help="with --layers: for each value, print the elements from the largest error on. The first line is from "
-        "PyTorch, the second from the package, and the third is the difference",
+        help="with --layers: for each value, print consecutive elements, beginning with the element of the largest "
+        "error. Line 1 is from PyTorch, line 2 from the package, and line 3 is the difference",
     )
     parser.add_argument(
         "--dump",

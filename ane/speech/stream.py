@@ -232,10 +232,11 @@ class Stream(SoundStream):
         Args:
             rendered: Chunks with their sound, up to the last chunk of the text.
             chunks: All chunks of the text.
-            facts: Facts that are known in advance. Every counter is 0.
+            facts: First values of the attribute ``facts``, such as the seed. Counters, such as the number of codes, are
+                0, and grow with each piece.
             sample_rate: Samples per second.
             stretches: Whether the stream must stretch each chunk's sound to the speed of the chunk.
-            context: Context of the work.
+            context: What the work on the request shares, such as its timeline.
             notes: Warnings that are known in advance.
             began: Second of the timeline at which the work began. ``None`` means that it began when the text was known.
         """

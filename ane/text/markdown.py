@@ -174,7 +174,7 @@ class MarkdownFeed:
     LONGEST_TABLE = 4000  # characters
 
     def __init__(self) -> None:
-        self._line = ""  # the beginning of the last line, if the feed holds it
+        self._line = ""  # the beginning of the last line, if it is not returned yet
         self._table = ""
         self._fence = ""  # the characters that end the current listing, or "" outside of listings
         self._flows = False  # whether the rest of the last line is returned as it arrives

@@ -69,7 +69,10 @@ INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
 
 class TextPiece(str):
-    """A word, a clause or a chunk of a text, the cost of a break after it, and the whitespace if no break is there."""
+    """A word, a clause or a chunk of a text.
+
+    It also stores the cost of a break after it, and the whitespace to put after it if there is no break.
+    """
 
     __slots__ = ("cost", "gap")
     cost: float

@@ -105,7 +105,7 @@ def run_package(
     if unknown:
         raise UserError(
             f"{unknown[0]} is expected, but function {program.name!r} of {path} returns "
-            f"{', '.join(outputs)}{'' if layers else ' (values inside need --layers)'}"
+            f"{', '.join(outputs)}{'' if layers else ' (for a value inside the function, add --layers)'}"
         )
     values = [_value(name, "", array, expected) for name, array in outputs.items()]
     if not layers:

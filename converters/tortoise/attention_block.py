@@ -13,7 +13,9 @@ from converters.coreml.graph import Style, Var, array, mb
 
 QUERY_BLOCK = 96  # relative attention handles this many queries together, to limit the size of scores and stored bias
 BIAS_REACH = 64  # beyond this distance, the bias is constant (in ane.models.tortoise.networks.layers, beyond 49)
-MASK_SHARE = 0.2  # factor for the mask: an M1 multiplies sliced values by 16, and 16 times the mask would overflow fp16
+# Factor for the mask. The Neural Engine of an M1 multiplies sliced values by 16, and 16 times the mask would overflow
+# fp16.
+MASK_SHARE = 0.2
 MAX_PRODUCTS = 16  # products of queries and keys in a layer. More products cost more compile time than they save
 
 

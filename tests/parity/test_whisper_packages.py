@@ -205,7 +205,7 @@ def test_two_jobs_decoded_in_turn_give_what_each_gives_alone(make_backend, golde
 
 
 def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):
-    with pytest.raises(ValueError, match="got memory 0 of 3 positions"):
+    with pytest.raises(ValueError, match="got memory number 0 with 3 positions"):
         make_decoder(make_backend(engine), golden["encoder/out"][:, :3])
 
 

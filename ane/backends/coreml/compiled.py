@@ -250,7 +250,10 @@ def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
 
 
 def write_tried(compiled: Path, results: Mapping[str, str]) -> None:
-    """Add results to the results that ``read_tried`` returns. If the cache cannot be written, do nothing."""
+    """Record how Core ML's first compilation or load of each function ended, for ``read_tried``.
+
+    If the cache cannot be written, do nothing.
+    """
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
         write_json(temporary, {**read_tried(compiled), **results})
 

@@ -30,8 +30,8 @@ CONVERTERS: dict[object, Callable] = {
     Ints: lambda value: tuple(value.reshape(-1).tolist()),
     Bools: lambda value: tuple(value.reshape(-1).tolist()),
 }
-# a lambda's parameters have no annotation: name that coremltools documents for the op's argument → annotation; all
-# other parameters take a tensor
+# The types of lambdas' parameters, which cannot have annotations, by coremltools's name of the op's argument. A
+# parameter that is not listed takes a tensor.
 KINDS: dict[str, object] = {
     **dict.fromkeys(("axis", "downscale_factor", "num_splits", "upscale_factor"), int),
     **dict.fromkeys(("alpha", "beta", "epsilon"), float),

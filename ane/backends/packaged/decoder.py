@@ -72,7 +72,7 @@ class PackagedDecoder(Decoder):
         if index >= self.prefixes or len(memory) not in positions:
             raise ValueError(
                 f"this decoder stores {self.prefixes} memories of {(*positions, 0)[0]} positions, "
-                f"got memory {index} of {len(memory)} positions"
+                f"got memory number {index} with {len(memory)} positions"
             )
         outputs = self.memory_functions[0](states=memory.T[None, :, None].astype(self.dtype))
         self.memories[index] = {name: array.astype(self.dtype) for name, array in outputs.items()}

@@ -76,7 +76,7 @@ class TorchDecoder(Decoder):
         if index >= self.prefixes or len(memory) != self.shape.memory_length:
             raise ValueError(
                 f"this decoder stores {self.prefixes} memories of {self.shape.memory_length} "
-                f"positions, got memory {index} of {len(memory)} positions"
+                f"positions, got memory number {index} with {len(memory)} positions"
             )
         with torch_memory_errors():
             for layer, (keys, values) in enumerate(self.network.memory(self._to_device(memory[None]))):

@@ -81,7 +81,7 @@ class AttentionCall:
 
     Args:
         decoder: Decoder that has the lanes and prefixes.
-        columns: Number T of new columns per lane.
+        columns: Number T of new columns (positions that are computed in this step) per lane.
         indices: Index of each lane's prefix, (n,). ``None`` means that the lanes have no prefix.
         caches: Keys and values of the n lanes, two tensors (layers, n, heads, positions, w).
         lengths: Number of positions after its prefix that each lane already has, (n,).

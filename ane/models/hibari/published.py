@@ -97,7 +97,7 @@ def import_published(path: Path) -> Contents:
         clones=False,
         licence="Apache-2.0" if known else "",
         source={"package": RELEASE, "file": path.name} if known else {"file": path.name},
-        description=f"A synthetic voice in the form of {RELEASE} (Maureese Williams).{learned}",
+        description=f"A synthetic voice with the networks of {RELEASE} (Maureese Williams).{learned}",
     )
 
 
