@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document, dividing_level, split_at_headings
 from ane.books.front_matter import without_front_matter
-from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level, with_whole_titles
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.text.blocks import DIVIDER, HEADING, PARAGRAPH, LeftOutPart, TextBlock, left_out_part, text_block
+from ane.text.hyphens import joined_lines, without_hyphens
 from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions, is_front_title
 
 MAX_PAGES = 5000

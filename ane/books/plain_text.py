@@ -8,7 +8,6 @@ from html import unescape
 
 from ane.books.document import BookChapter, Document, split_at_headings
 from ane.books.front_matter import are_entries, without_front_matter
-from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.printed_pages import without_printed_pages
 from ane.system.errors import UserError
 from ane.text.blocks import (
@@ -22,6 +21,7 @@ from ane.text.blocks import (
     left_out_part,
     text_block,
 )
+from ane.text.hyphens import joined_lines, without_hyphens
 from ane.text.omissions import BRACKETED_MARK, NOTE_PARAGRAPH, PAGE_NUMBER, Omission, counted_omissions, is_front_title
 
 # lines that Project Gutenberg puts before and after a text

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ane.text.english import normalise_english
+from ane.text.hyphens import joined_words
 from ane.text.markdown import has_marks, plain_text
 from ane.text.passages import Passage, Quotation, read_pauses
 from ane.text.splitter import split
@@ -79,6 +80,7 @@ def read_passages(
         passages = read_ssml(text)
     else:
         passages = read_pauses(without_markdown(text, markdown), voice=voice, quotations=quotations)
+    passages = [replace(passage, text=joined_words(passage.text)) for passage in passages]
     for index, passage in enumerate(passages):  # a passage without words takes the voice of its neighbour
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)

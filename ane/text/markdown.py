@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ane.text import number_words
 from ane.text.blocks import HEADING, TextBlock
 from ane.text.html_blocks import BlockReader
+from ane.text.hyphens import joined_words
 from ane.text.lexicon import HTML_ELEMENTS
 from ane.text.markup_rules import indexed
 from ane.text.math_rules import plain_formula
@@ -87,7 +88,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = Fals
     """
     from markdown_it import MarkdownIt
 
-    text, notes = NOTE.subn("" if "footnotes" in rules else r"\2", text)
+    text, notes = NOTE.subn("" if "footnotes" in rules else r"\2", joined_words(text))
     text = BOLD_LINE.sub(lambda line: f"{line[1] or ''}\n\n", text)
     text = MATH.sub(partial(without_dollars, message=message), NOTE_REFERENCE.sub("", text))
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])

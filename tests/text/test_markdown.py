@@ -28,6 +28,20 @@ def test_a_text_without_marks_stays_as_it_is(text: str) -> None:
     assert without_markdown(text) is text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the after-\nnoon in the gar-  \r\n  den", "the afternoon in the garden"),
+        ("a well-\nknown man", "a well-known man"),
+        ("pre-\nand post-war, won-\nderful", "pre- and post-war, wonderful"),
+        ("Well-\nMr. Lee -\nand 5-\n6", "Well-\nMr. Lee -\nand 5-\n6"),
+        ("Take milk -\nor [pause:1s] un-\nderstand", "Take milk -\nor |understand"),
+    ],
+)
+def test_a_word_divided_at_a_line_end_is_one_word(text: str, expected: str) -> None:
+    assert "|".join(passage.text.lstrip() for passage in read_passages(text)) == expected
+
+
 @pytest.mark.parametrize("size", range(1, 12))
 @pytest.mark.parametrize(("text", "expected"), rows(__file__, "markdown.tsv", "spoken"))
 def test_a_text_that_arrives_in_pieces_has_no_listing_and_whole_tables(text: str, expected: str, size: int) -> None:

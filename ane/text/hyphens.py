@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
-
-from ane.text.phonemes.dictionary import END, Dictionary
+from functools import lru_cache
 
 HYPHEN = "\x02"  # character that PDFium writes for a hyphen at the end of a line
 DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
 LAST_PART = re.compile(r"[^\W_]{1,60}$")
 WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
 LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
+BROKEN_LINE = re.compile(r"(?<=[^\W\d_])-[ \t]*\r?\n[ \t]*(?=[^\W\d_])")
+SUSPENDED = frozenset(("and", "or", "nor", "to", "but", "than"))  # words after the hyphen in "pre- and post-war"
 MOST_LOOKED_UP = 20_000  # maximum number of words to look up in the dictionary, per document
 
 
@@ -28,6 +28,14 @@ def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.is
             parts.append(" ")
         parts.append(line)
     return "".join(parts)
+
+
+def joined_words(text: str) -> str:
+    """Join the words of a text that are divided at the ends of its lines."""
+    divided = BROKEN_LINE.sub(
+        lambda match: HYPHEN if match.string[match.end()].islower() else match[0], text.replace(HYPHEN, "-")
+    )
+    return without_hyphens([divided])[0][0] if HYPHEN in divided else text
 
 
 def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
@@ -55,18 +63,16 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
                 or len(first) == 1
                 or (looked_up <= MOST_LOOKED_UP and not is_word(together) and is_word(first) and is_word(match[1]))
             ):
-                return "-"
+                return "- " if match[1] in SUSPENDED else "-"
         count += 1
         return ""
 
     return [DIVIDED.sub(hyphen, text).replace(HYPHEN, "-") if HYPHEN in text else text for text in texts], count
 
 
-@cache
-def dictionary() -> Dictionary:
-    return Dictionary()
-
-
+@lru_cache(1024)
 def is_word(word: str) -> bool:
     """Return whether the English dictionary has a word or its stem."""
-    return dictionary().word_phonemes(word.lower(), "NN", END) is not None
+    from ane.text.phonemes.dictionary import END, Dictionary  # not at the top, because this imports numpy
+
+    return Dictionary().word_phonemes(word.lower(), "NN", END) is not None
