@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ane.system.errors import UserError
 from ane.text.blocks import (
@@ -114,6 +114,8 @@ class BlockReader:
                 self._flush()
             self.items.append(AnchorMark(identifier))
         omission = None if parent.skipped else self._omission(name, attributes)
+        if omission and name in BOUNDARIES:
+            self._end_introduction()
         skipped = parent.skipped or omission is not None
         counted = omission or (TABLES if name == "table" and not skipped else "")
         self.omitted.update([counted] if counted else ())
@@ -197,6 +199,12 @@ class BlockReader:
         block = text_block(element.kind, text, element.language, element.level if element.kind == HEADING else 0)
         if block is not None:
             self.items.append(block)
+
+    def _end_introduction(self) -> None:
+        """Let the last block end with a period if it ends with a colon, because what it introduces is left out."""
+        last = self.items[-1] if self.items else None
+        if isinstance(last, TextBlock) and last.text.endswith(":"):
+            self.items[-1] = replace(last, text=f"{last.text[:-1]}.")
 
     def _omission(self, name: str, attributes: Mapping[str, str]) -> str | None:
         """Return why an element is left out, or ``None`` if it is read.

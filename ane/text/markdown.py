@@ -154,8 +154,9 @@ def spoken_block(block: TextBlock) -> str:
     """Return the text of a block. Each line ends with a punctuation mark. A heading I, V or X is read as a number."""
     if block.kind == HEADING and re.fullmatch(r"[IVX]\.?", block.text):
         return ended(number_words.cardinal(number_words.roman(block.text.rstrip("."))))
-    *lines, last = block.text.split("\n")
-    return "\n".join([*(ended(line, ",") for line in lines), ended(last)])
+    lines = block.text.split("\n")
+    marks = ["." if following.endswith(":") else "," for following in lines[1:]]  # "City:" begins a new line of a form
+    return "\n".join(map(ended, lines, [*marks, "."]))
 
 
 def ended(text: str, mark: str = ".") -> str:
