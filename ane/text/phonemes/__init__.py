@@ -240,7 +240,8 @@ def sure_tag(words: Sequence[str], tags: Sequence[str], index: int) -> str | Non
 
 PLACEHOLDERS = {
     "{end}": r"(?:[.,;:!?]|\Z)",
-    "{number}": r"(?:one|t[wh]\w+|four|five|six|seven|eight|nine|zero|\w+t(?:y|een)|ten|eleven|hundred)",
+    "{number}": r"(?:zero|one|t(?:wo|hree|en|welve|housand)|four|five|six|seven|eight|nine|\w+t(?:y|een)"
+    r"|eleven|hundred)",
 }
 
 
