@@ -109,6 +109,13 @@ CODE_BEFORE = re.compile(
     rf"\b(?i:{any_of(CODE_WORDS)})(?:\s(?:no\.|(?:code|number|id|is|was|of|ending in"
     r"|[a-z]+ing with)\b)|:)*\s(?:#|number )?\Z"
 )
+# A code that is said after more words: "The PIN for the door is 7351", "the code she gave me was 4417."
+CODE_SAID = re.compile(
+    r"\b(?i:(?:pin|passcode|otp|cvv)(?: [a-z'-]+)?|(?:code|password|combination)(?= (?:for|to)\b)"
+    r"|(?:code|password)(?= (?:on|that|which|I|you|we|he|she|they|my|your|his|her)\b))"
+    r"(?: [A-Za-z'-]+){1,8}(?: is| was|:)(?: now| still)?:? \Z"
+)
+CODE_ENDS = re.compile(r"[.,;:!?)\"']|\s*\Z| (?:and|but|so|then|until|unless)\b")
 ORDER_BEFORE = re.compile(
     r"\b(?i:order|invoice|ticket|case|part|ref|reference|item|flight)"
     r"(?P<number>\s(?:number|no\.))?:?\s\Z"
@@ -122,6 +129,9 @@ def expand_code(match: re.Match) -> str:
     """
     code = match[1]
     known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2
+    known = known or (
+        re.fullmatch(r"\d{3,8}", code) and CODE_ENDS.match(match.string, match.end()) and follows(match, CODE_SAID, 90)
+    )
     order = follows(match, ORDER_BEFORE, 30)
     numbered = order and re.fullmatch(
         r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}|[A-Z]{2,4}-\d{4}"

@@ -124,6 +124,7 @@ SIGN_RULES = (
     ),
     rule("=", r" ?={1,3} ?", " equals "),
     rule("°C", r"°([CF])\b", lambda match: f" {plural(UNITS[match[0]])}"),
+    rule("four(two)", r"\((?<=[A-Za-z]{2}\()(?=[A-Za-z]{3})(?!(?:ies|ren|men|ing)\))", " ("),
     rule("Art. 5(2)", r"\((?<=\d\()(?=\d{1,2}\))", " ("),
     rule("single signs", rf"[{re.escape(''.join(SIGN_WORDS))}]", lambda match: f" {SIGN_WORDS[match[0]]} "),
     rule("|", r" ?\| ?", ", "),

@@ -304,6 +304,7 @@ MONEY_RULES = with_digits(
 )
 UNIT_RULES = (
     *with_digits(
+        rule("256 gb", r"(?<=\d)([ -]?)([kmgtp]b)\b(?!['-]?\w|\.\w)", lambda match: match[1] + match[2].upper()),
         rule("2 x 500mg", r"(?<=\d)\s?[xX×]\s?(?=\d[\d.]*\s?(?:m?g|kg|mcg|m[lL]|[lL]|[MGT]B|k?W)\b)", " times "),
         rule(
             "4x4",

@@ -19,6 +19,7 @@ SILENT = {
     "HTML tag": "tags",
     "citation [12]": "marks of notes",
     "Markdown link": "the address of a link",
+    "[the report][2]": "the label of a link",
     "note [^2]": "marks of notes",
     "10<sup>6</sup>": "marks of notes",
     "</p>": "tags",
