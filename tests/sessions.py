@@ -7,7 +7,7 @@ Files that end in .session, next to the tests, hold them. A line is one of:
     NAME = WORDS            In commands, $NAME stands for these words.
                             {NAME} and {NAME.path} are the value of a fixture.
     $ WORDS                 `ane WORDS` must succeed. `$1` must fail with one line, as the fixture `complain` checks.
-                            `$2` must end with the status of wrong usage.
+                            `$2` must end with the status of wrong usage, and `?1` with status 1 whatever it prints.
     % WORDS                 A shell must run this without an error, where `ane` is a process of its own that starts at
                             once, and `$PYTHON -m ane` a real one. `%1` must end with that status.
 
@@ -23,7 +23,8 @@ and what must be true after a command:
 
     TEXT                    It printed this. The number of spaces does not matter. Lines of checks are indented.
     not: TEXT               It did not print this. once: TEXT says that it printed this once.
-    out: TEXT               Its standard output is exactly this, or printed: TEXT with standard error.
+    out: TEXT               Its standard output is exactly this, errors: TEXT its standard error, printed: TEXT both.
+    width: NUMBER           The lines of its standard output are no longer.
     line: TEXT              A line of standard output begins so. lines: NUMBER is the number of lines that it printed.
     row: CELL | * | CELL    A row of a table begins with these cells. rows: ROW; ROW says that it has these rows alone.
     json: FILE PATH = X     The value at a path such as chapters.*.title, in a file or in standard output (-), is X.
@@ -96,8 +97,8 @@ class Session:
             word, _, rest = line.partition(" ")
             if word.isupper() and rest.startswith("= "):
                 self.names[word] = rest[2:]
-            elif re.fullmatch(r"\$\d?", word):
-                self.command(int(word[1:] or 0), self.filled(rest))
+            elif re.fullmatch(r"[$?]\d?", word):
+                self.command(int(word[1:] or 0), self.filled(rest), strict=word[0] == "$")
             elif re.fullmatch(r"%\d*", word):
                 self.shell(int(word[1:] or 0), self.filled(rest))
             elif word.endswith(":") and word[:-1] in STEPS:
@@ -122,9 +123,9 @@ class Session:
         self.out, self.printed = done.stdout, done.stdout + done.stderr
         assert done.returncode == status, self.printed
 
-    def command(self, status: int, words: str) -> None:
+    def command(self, status: int, words: str, strict: bool) -> None:
         arguments = [unescaped(word) for word in shlex.split(words)]
-        if status == 1:
+        if status == 1 and strict:
             self.out, self.printed = "", self.value("complain")(*arguments)
             return
         self.value("capsys").readouterr()
@@ -226,6 +227,8 @@ CHECKS: dict[str, Callable[[Session, str], bool]] = {
     "out": lambda session, rest: session.out == unescaped(rest),
     "printed": lambda session, rest: session.printed == unescaped(rest),
     "line": lambda session, rest: any(line.strip().startswith(rest) for line in session.out.splitlines()),
+    "errors": lambda session, rest: session.printed.removeprefix(session.out) == unescaped(rest),
+    "width": lambda session, rest: max(map(len, session.out.splitlines())) <= int(rest),
     "lines": lambda session, rest: session.printed.count("\n") == int(rest),
     "row": has_row,
     "rows": lambda session, rest: (

@@ -1,6 +1,7 @@
 """Give each test of a command a separate home and working folder, and a terminal that breaks no lines."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -212,3 +213,56 @@ def ane_program(preloaded_server: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("bin")
     write_client(folder / "ane", preloaded_server, ("-m", "ane"))
     return folder
+
+
+@pytest.fixture
+def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+
+
+@pytest.fixture(scope="session")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of one function, main: a step of the tiny decoder."""
+    from converters.coreml.coreml_package import load_reference
+    from converters.coreml.graph import Style
+    from converters.tortoise import autoregressive
+    from tests.random_model import random_model
+
+    path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
+    autoregressive.decoder_graphs(load_reference(random_model(), "autoregressive")).step(4, 64).build(Style(), path)
+    return path
+
+
+@pytest.fixture
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plain progress lines, even on a slow machine."""
+    monkeypatch.setattr("ane.commands.messages.INTERVAL", float("inf"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with packages of the decoder and of random latents."""
+    from tests.small_bundle import write_small_bundle
+
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["autoregressive", "rlg_auto"])
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """relu(conv(x)) + x in fp16."""
+    from tests.backends.mil.programs import WEIGHT, convert, mb, saved
+
+    program = convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT, name="product")), y=x, name="sum"))
+    return saved(program, tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture
+def inputs(package: Path, workplace: Path) -> None:
+    """Inputs of that package, what the interpreter computes of them, and files that do not fit."""
+    from tests.backends.mil.programs import X, normal, run
+
+    for name, array in (("interpreted", run(package)), ("wrong", run(package) + 0.1)):
+        np.savez(f"{name}.npz", sum=array)
+    np.savez("x.npz", x=X)
+    np.savez("other.npz", y=normal(1, 2))
+    np.save("array.npy", X)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,18 +13,7 @@ from ane.bundles.hashes import FileRecord
 from ane.bundles.package_records import FunctionRecord, PackageRecord, sections_of
 from ane.commands import plan
 from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
-from converters.coreml.coreml_package import load_reference
 from converters.coreml.graph import CoreMLGraph, Style, mb
-from converters.tortoise import autoregressive as gpt2
-from tests.random_model import random_model
-
-
-@pytest.fixture(scope="module")
-def step(tmp_path_factory) -> Path:
-    """A package of one function, main: a step of the tiny decoder."""
-    path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.decoder_graphs(load_reference(random_model(), "autoregressive")).step(4, 64).build(Style(), path)
-    return path
 
 
 @pytest.fixture
@@ -34,41 +22,6 @@ def run(succeed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(sys, "platform", "linux")
     return partial(succeed, "plan")
-
-
-def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path, python):
-    command = [python, "-m", "ane", "plan", str(step), "--chip", "M1,M4-Pro", "--json", "plan.json"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-    for said in ("not measured", "M4 Pro", "Minimum ms per call", "anemll-bench"):
-        assert said in result.stdout
-    report = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
-    assert "not measurements" in report["what"]
-    assert [chip["name"] for chip in report["chips"]] == ["M1", "M4 Pro"]
-    (function,) = report["functions"]
-    assert (function["package"], function["function"]) == (str(step), "main")
-    assert function["cost"]["cache_read"] == 2 * 2 * 3 * 64 * 64
-    assert set(function["estimates"]) == {"M1", "M4 Pro"}
-    assert function["estimates"]["M1"]["bound"] == "dispatch"
-    assert report["warnings"] == []
-
-
-def test_the_plan_begins_with_a_sentence_a_chip_and_fits_100_columns(run, step, monkeypatch):
-    lines = run(step, "--chip", "M1,M4").splitlines()
-    monkeypatch.setenv("COLUMNS", "500")
-    assert lines[0].startswith("M1: the longest call takes at least ")
-    text = " ".join(" ".join(lines[:6]).split())
-    assert "ms (main); functions by their limit: dispatch 1 (estimated" in text
-    assert "M4: the longest call" in text
-    assert "break 0 rules for which the Neural Engine refuses an operation, and 0 rules that may move" in text
-    assert max(map(len, lines)) <= 100
-    for column in ("weights:", "cache:", "handed over:", "large:", "GFLOP:", "columns of chips"):
-        assert column in " ".join(" ".join(lines).split()), "each column is explained"
-
-
-def test_nothing_is_cut_off_in_a_narrow_terminal(run, step, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    assert "…" not in run(step, "--chip", "M1")
 
 
 def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
@@ -99,18 +52,6 @@ def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bun
         (bundle / path / "Manifest.json").write_text("x")
     found = plan.find_packages(SimpleNamespace(package=None, bundle=str(bundle)))
     assert found == [(bundle / path, stated) for path, stated in units.items()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--chip", "M1,M99"), "unknown chip 'M99': choose from M1, M1 Max"),
-        (("--function", "step_9_9"), "no package has a function 'step_9_9'"),
-        (("--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
-    ],
-)
-def test_an_error_is_one_line(step, complain, arguments, message):
-    assert message in complain("plan", step, *arguments)
 
 
 # Core ML's compute plan, which is a fake

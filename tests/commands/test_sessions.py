@@ -26,7 +26,9 @@ starts: a.json "
 same: a.json b.json
 differ: a.json a.json
 refers: link a.json
-lines: 0"""
+lines: 0
+errors: usage
+width: 5"""
 
 
 @pytest.mark.parametrize("check", FALSE.splitlines())

@@ -1,7 +1,6 @@
 """Test the output, the files and the errors of ``ane verify``, also for any package with --package."""
 
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,28 +9,21 @@ import numpy as np
 import pytest
 
 from ane.cli import main
-from ane.commands import messages, packages
+from ane.commands import packages
 from tests import tables
-from tests.backends.mil.programs import WEIGHT, X, convert, mb, normal, saved
-from tests.backends.mil.programs import run as interpreted
-from tests.small_bundle import spoil, write_small_bundle
+from tests.backends.mil.programs import WEIGHT, X, convert, mb, saved
+from tests.sessions import table_rows
+from tests.small_bundle import spoil
 
 DECODER, RANDOM_LATENTS = (f"packages/{network}-fp16.mlpackage" for network in ("autoregressive", "rlg_auto"))
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory) -> Path:
-    return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["autoregressive", "rlg_auto"])
+pytestmark = pytest.mark.usefixtures("no_progress")
 
 
 @pytest.fixture
 def copy(small, tmp_path) -> Path:
     return shutil.copytree(small, tmp_path / "copy")
-
-
-@pytest.fixture(autouse=True)
-def no_progress(monkeypatch):
-    monkeypatch.setattr(messages, "INTERVAL", float("inf"))  # prints no plain progress lines, even on a slow machine
 
 
 @pytest.fixture
@@ -45,50 +37,18 @@ def run(capsys):
     return running
 
 
-def rows(out: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
-
-
-def test_every_function_is_shown_after_a_sentence_a_network_in_100_columns(run, small):
-    status, out, err = run("--bundle", small)
-    assert (status, err) == (0, "")
-    assert [row[:2] + row[-1:] for row in rows(out)] == [
-        ["autoregressive-fp16", "prefill_32", "passes"],
-        ["autoregressive-fp16", "step_2_64", "passes"],
-        ["autoregressive-fp16", "state_2_64_64", "passes"],
-        ["autoregressive-fp16", "store_32_64", "passes"],
-        ["rlg_auto-fp16", "ar_random", "passes"],
-    ]
-    assert "On mil, compared with float32 torch" in out
-    assert re.match(
-        r"autoregressive: all 4 functions pass\. \w+ is nearest to its threshold, [\d.]+ dB above it\. "
-        r"rlg_auto: its function passes\. ar_random is nearest to its threshold, [\d.]+ dB above it\.",
-        " ".join(out.split()),
-    )
-    assert max(map(len, out.splitlines())) <= 100
-    assert "FUNCTIONS of converters/*/*_functions.py" in " ".join(out.split()), "where thresholds come from"
-
-
-def test_networks_and_a_function_are_chosen(run, small):
-    for networks, function in (("rlg_auto", ()), ("rlg_auto,autoregressive", ("--function", "ar_random"))):
-        status, out, _ = run("--bundle", small, "--networks", networks, *function, "--against", "mil:fp16")
-        assert status == 0
-        assert [row[1] for row in rows(out)] == ["ar_random"]
-        assert "On mil:fp16, " in out
-
-
 def test_the_values_of_one_function_are_shown(run, small):
     _, out, _ = run("--bundle", small, "--function", "step_2_64", "--against", "mil:fp16", "--layers")
-    assert [row[0] for row in rows(out) if row[0].startswith("gpt.h.1")] == [
+    assert [row[0] for row in table_rows(out) if row[0].startswith("gpt.h.1")] == [
         f"gpt.h.1{inside}" for inside in (".ln_1", ".attn", ".ln_2", ".mlp.c_fc", ".mlp", "")
     ]
-    assert [row[-1] for row in rows(out)].count("worst") == 1
+    assert [row[-1] for row in table_rows(out)].count("worst") == 1
 
 
 def test_several_functions_are_shown_in_one_row_each_and_json_has_their_values(run, small, tmp_path):
     status, out, _ = run("--bundle", small, "--layers", "--against", "mil:fp16", "--json", tmp_path / "found.json")
     assert status == 0
-    assert ["autoregressive-fp16", "step_2_64", "21"] in [row[:3] for row in rows(out)]
+    assert ["autoregressive-fp16", "step_2_64", "21"] in [row[:3] for row in table_rows(out)]
     assert "gpt.h.1.mlp.c_fc" not in out
     report = json.loads((tmp_path / "found.json").read_text())
     step = next(one for one in report["functions"] if one["function"] == "step_2_64")
@@ -114,12 +74,6 @@ def test_an_error_is_one_line(complain, small, arguments, message):
     assert message in complain("verify", "--bundle", small, *arguments.split())
 
 
-def test_a_bundle_without_packages_is_refused(complain, small):
-    assert "has no Core ML packages: make them with `ane convert" in complain(
-        "verify", "--bundle", small.parent / "plain"
-    )
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
 @pytest.mark.parametrize("named", [True, False])
 def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(complain, small, monkeypatch, named):
@@ -127,18 +81,6 @@ def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(co
     bundle = ["--bundle", small] if named else []
     assert "ane: error: Core ML runs only on macOS: use --against mil to interpret the same packages here" in complain(
         "verify", *bundle, "--against", "coreml"
-    )
-
-
-ONES = np.ones(X.shape, np.float32)
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory) -> Path:
-    """relu(conv(x)) + x in fp16."""
-    return saved(
-        convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT, name="product")), y=x, name="sum")),
-        tmp_path_factory.mktemp("package"),
     )
 
 
@@ -151,23 +93,6 @@ def verify(package, run):
 def arrays(path: Path, **content: np.ndarray) -> Path:
     np.savez(path, **content)
     return path
-
-
-def test_outputs_are_written_and_compared_with_what_is_expected(verify, package, tmp_path):
-    inputs = arrays(tmp_path / "x.npz", x=X)
-    status, out, err = verify("--inputs", inputs, "--output", tmp_path / "y.npz")
-    assert (status, err) == (0, "")
-    assert "sum" in out
-    with np.load(tmp_path / "y.npz") as written:
-        np.testing.assert_array_equal(written["sum"], interpreted(package))
-    status, out, _ = verify("--inputs", inputs, "--expect", tmp_path / "y.npz")
-    assert status == 0
-    assert "200.0" in out
-    wrong = arrays(tmp_path / "wrong.npz", sum=interpreted(package) + 0.1)
-    status, _, err = verify("--inputs", inputs, "--expect", wrong)
-    assert status == 1
-    assert "1 of 1 values are below 40 dB. The first is sum" in err
-    assert verify("--inputs", inputs, "--expect", wrong, "--threshold", "10")[0] == 0
 
 
 def test_the_values_inside_are_shown_and_compared(verify, package, tmp_path):
@@ -202,8 +127,5 @@ def test_calls_in_turn_share_one_state(verify, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), tables.rows(__file__, "refusals_of_models.tsv", "a package"))
-def test_bad_requests_are_refused_in_one_line(complain, package, tmp_path, arguments, message):
-    arrays(tmp_path / "x.npz", x=X)
-    arrays(tmp_path / "other.npz", y=normal(1, 2))
-    np.save(tmp_path / "array.npy", X)
+def test_bad_requests_are_refused_in_one_line(complain, package, inputs, arguments, message):
     assert message in complain("verify", "--package", package, *arguments.split())
