@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ane.bundles import Bundle
 from ane.models.tortoise.sampling import CodeSampler
 from ane.system.decibels import snr_db
 from tests.conftest import FAMILIES
@@ -21,6 +22,11 @@ from tests.conftest import FAMILIES
 NOISE_MULTIPLE = 10
 # unit roundoff of float32. Smaller noise figures are raised to this share of the largest value
 UNIT_ROUNDOFF = 2.0**-24
+
+
+@pytest.fixture(scope="session")
+def model(golden_model: Bundle) -> Bundle:
+    return golden_model
 
 
 @pytest.fixture(scope="session")

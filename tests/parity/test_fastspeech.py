@@ -1,18 +1,35 @@
-"""Compare FastSpeech with golden vectors of NVIDIA's class: text, encoder, regulator, decoder and all inner modules."""
+"""Compare FastSpeech with golden vectors of the class by NVIDIA: text, inner modules, and stages on every engine."""
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from safetensors.torch import load_file as load_tensors
 
+from ane.backends.base import Backend
+from ane.backends.fixed_shapes import smallest_fitting
+from ane.backends.mil import MilRuntime
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import DEVICES
+from ane.backends.packaged.backend import PackagedBackend
+from ane.bundles.bundle import Bundle
+from ane.bundles.package_records import PackageFolder
+from ane.bundles.writing import write_bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.fastspeech.networks import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
+from ane.system.errors import UserError
+from converters.coreml import coreml_package as to_coreml
+from converters.onnx import onnx_package as to_onnx
 from converters.proof.activations import hooked
+from converters.proof.parity import reference_backend
+from tests.fastspeech_files import write_fastspeech
 
 TOLERANCE = 1e-4  # the golden set's tolerance for float32
 PADDED_TOLERANCE = 3e-6  # tolerance for a padded run in exact mode
@@ -67,15 +84,13 @@ def test_published_padding(name, fastspeech_case, network, assert_close):
     encoded = encode(module, golden)
     assert_close(encoded[..., :-1], golden["encoder"], TOLERANCE, "encoder")
     assert_close(encoded[..., -1], golden["log_duration"], TOLERANCE, "log durations")
-    exact = durations(golden["log_duration"])
-    assert_close(exact, golden["duration"], TOLERANCE, "durations")
+    assert_close(durations(golden["log_duration"]), golden["duration"], TOLERANCE, "durations")
     counts = repeats(golden["duration"], ALPHAS.get(name, 1.0))
     assert np.array_equal(counts, golden["repeats"])
     assert np.array_equal(repeats(durations(encoded[..., -1]), ALPHAS.get(name, 1.0)), golden["repeats"])
     frames = golden["mel"].shape[1]  # cut or padded as in the case
     assert_close(decode(module, encoded[..., :-1], counts, frames), golden["mel"], TOLERANCE, "mel")
-    mask = length_mask(counts.sum(axis=1), frames)
-    assert np.array_equal(mask, golden["mel_mask"][..., 0])
+    assert np.array_equal(length_mask(counts.sum(axis=1), frames), golden["mel_mask"][..., 0])
     uncut = golden["regulated"].shape[1]
     regulated = alignment_matrix(counts, uncut).transpose(0, 2, 1) @ golden["encoder"]
     assert np.array_equal(regulated, golden["regulated"]), "repeating is exact"
@@ -108,8 +123,7 @@ def test_durations_of_zero_give_no_frames(fastspeech_case, network):
     predictor = module.length_regulator.duration_predictor.linear_layer
     predictor.weight.mul_(0.01)
     predictor.bias.fill_(-9)
-    encoded = encode(module, golden)
-    assert np.array_equal(durations(encoded[..., -1]), golden["duration"])
+    assert np.array_equal(durations(encode(module, golden)[..., -1]), golden["duration"])
     assert repeats(golden["duration"]).sum() == golden["mel"].shape[1] == 0
 
 
@@ -163,3 +177,120 @@ def test_the_attention_itself(side, fastspeech_case, network, assert_close):
     weights = attention.attention(q, k, units, torch.zeros(1, 1, 1, length))
     weights = weights.view(length, attention.heads, length).transpose(0, 1)
     assert_close(weights.numpy(), golden[f"{key}.attention/attn"], TOLERANCE)
+
+
+EXACT_TOLERANCE = 5e-6  # tolerance for a run that is padded to a bucket, in exact mode. Torch's own padded run has 3e-6
+
+
+@pytest.fixture(scope="module")
+def model(golden_fastspeech: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
+    """``model(padding)``: a bundle of the golden weights."""
+
+    @cache
+    def bundle(padding: str) -> Bundle:
+        work = tmp_path_factory.mktemp(padding)
+        path = write_fastspeech(work / "checkpoint.pt", load_tensors(golden_fastspeech / "weights.safetensors"))
+        return write_bundle(import_fastspeech(path, {"padding": padding}), work / "bundle", name="golden")
+
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def coreml(model, fastspeech_facts, tmp_path_factory) -> Callable[..., PackagedBackend]:
+    """``coreml(padding, *functions)``: only these functions of a package with the golden set's buckets."""
+    smallest, *_, largest = fastspeech_facts["buckets"]
+    fixed, symbols = fastspeech_facts["fixed"], tuple(text for text, _ in fastspeech_facts["buckets"])
+    sizes = {
+        "exact": {"text": symbols, "mel": (smallest[1], largest[1])},
+        "published": {"text": (fixed["max_in"],), "mel": (fixed["max_out"],)},
+    }
+    reference = cache(lambda padding: reference_backend(model(padding)))
+
+    @cache
+    def written(padding: str) -> PackageFolder:
+        work = tmp_path_factory.mktemp(f"coreml-{padding}")
+        options = to_coreml.CoreMLOptions("fp32", buckets=sizes[padding])
+        return PackageFolder(work, [to_coreml.write_package(model(padding), "fastspeech", options, work)])
+
+    def backend(padding: str, *functions: str) -> PackagedBackend:
+        return PackagedBackend(
+            model(padding),
+            MilRuntime(),
+            reference(padding),
+            only=frozenset(functions) or None,
+            unpublished=written(padding),
+        )
+
+    return backend
+
+
+@pytest.fixture(scope="module")
+def onnx(model, tmp_path_factory) -> OnnxBackend:
+    """The golden batch was padded as published."""
+    work, reference = tmp_path_factory.mktemp("onnx"), reference_backend(model("published"))
+    package = to_onnx.write_package(model("published"), "fastspeech", to_onnx.OnnxOptions(), work)
+    return OnnxBackend(
+        model("published"), DEVICES["cpu"], reference, threads=1, unpublished=PackageFolder(work, [package])
+    )
+
+
+def speak(backend: Backend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarray, ...]:
+    """The stages of a case: encoder states, log durations, repeats, and the mel as NVIDIA's class returns it."""
+    mask = (golden["pos"] > 0).astype(np.float32)
+    encoded = backend.run("text", ids=golden["ids"].astype(np.int64), mask=mask)
+    counts = repeats(durations(encoded[..., -1]), alpha)
+    frames = counts.sum(axis=1)
+    mel = backend.run(
+        "mel",
+        states=np.ascontiguousarray(encoded[..., :-1]),
+        alignment=alignment_matrix(counts, frames.max()),
+        mask=length_mask(frames, frames.max()),
+    )
+    return encoded[..., :-1], encoded[..., -1], counts, mel.transpose(0, 2, 1)
+
+
+@pytest.fixture
+def assert_speaks(fastspeech_case, assert_close):
+    """``assert_speaks(backend, case)``: its stages, up to the end of the case, are those of the golden case."""
+
+    def check(backend: Backend, spoken: str, golden: str, tolerance: float) -> None:
+        expected, alpha = fastspeech_case(golden), ALPHAS.get(spoken, 1.0)
+        symbols, frames = fastspeech_case(spoken)["ids"].shape[1], int(expected["repeats"].sum(axis=1).max())
+        states, log_durations, counts, mel = speak(backend, fastspeech_case(spoken), alpha)
+        assert_close(states, expected["encoder"][:, :symbols], tolerance, "encoder")
+        assert_close(log_durations, expected["log_duration"][:, :symbols], tolerance, "log durations")
+        assert np.array_equal(counts, expected["repeats"][:, :symbols])
+        assert_close(mel, expected["mel"][:, :frames], tolerance, "mel")
+
+    return check
+
+
+@pytest.mark.parametrize("name", ["single", "slow", "fast"])
+@pytest.mark.parametrize("largest", [False, True], ids=["the smallest that fits", "the largest"])
+def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, largest, fastspeech_facts, coreml, assert_speaks):
+    symbols, frames = fastspeech_facts["buckets"][-1]
+    functions = (f"text_{symbols}", f"mel_{frames}_{symbols}") if largest else ()
+    assert_speaks(coreml("exact", *functions), name, name, EXACT_TOLERANCE)
+
+
+def test_core_ml_gives_the_published_result_of_its_bucket(coreml, assert_speaks):
+    """As NVIDIA's class, whose result depends on the padding."""
+    assert_speaks(coreml("published"), "single", "fixed", TOLERANCE)
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+@pytest.mark.parametrize("name", ["single", "batch"])
+def test_an_engine_that_keeps_batches_gives_upstreams_result(name, engine, model, onnx, assert_speaks):
+    assert_speaks(onnx if engine == "onnx" else reference_backend(model("published")), name, name, TOLERANCE)
+
+
+def test_a_text_gets_the_bucket_that_the_example_chooses_and_is_never_cropped(fastspeech_facts, coreml):
+    functions, largest = coreml("exact").functions("fastspeech", "text"), fastspeech_facts["buckets"][-1][0]
+    for choice in fastspeech_facts["bucket_choice"]:
+        if choice["length"] <= largest:
+            chosen = smallest_fitting(functions, "the text", symbols=choice["length"])
+            assert chosen.bucket["symbols"] == fastspeech_facts["buckets"][choice["index"]][0]
+        else:
+            needed = f"needs {choice['length']} symbols and the largest bucket of .* {largest}"
+            with pytest.raises(UserError, match=needed):
+                smallest_fitting(functions, "the text", symbols=choice["length"])

@@ -19,57 +19,44 @@ EVERY = 7  # the golden audio has every 7th sample
 
 
 @pytest.fixture(scope="module")
-def directory(golden_families: Path) -> Path:
-    return golden_families / "kitten"
+def facts(golden_families: Path) -> dict[str, Any]:
+    return golden_facts(golden_families / "kitten")
 
 
 @pytest.fixture(scope="module")
-def facts(directory: Path) -> dict[str, Any]:
-    return golden_facts(directory)
-
-
-@pytest.fixture(scope="module")
-def replayed(facts: dict[str, Any], directory: Path) -> KittenSynthesizer:
+def replayed(facts: dict[str, Any], golden_families: Path) -> KittenSynthesizer:
     """The golden model with a phonemizer that returns the recorded phonemes of each chunk."""
     recorded = {
         chunk: phonemes for run in facts["runs"] for chunk, phonemes in zip(run["chunks"], run["phonemes"], strict=True)
     }
-    return kitten_speaker(directory, None, recorded.__getitem__)
+    return kitten_speaker(golden_families / "kitten", None, recorded.__getitem__)
 
 
-def test_vocabulary(facts: dict[str, Any]) -> None:
+def test_vocabulary_preprocessing_and_published_chunks(facts: dict[str, Any]) -> None:
     assert facts["vocabulary"] == VOCABULARY
-
-
-def test_preprocessing(facts: dict[str, Any]) -> None:
     assert [preprocess(case["text"]) for case in facts["preprocess"]] == [case["out"] for case in facts["preprocess"]]
-
-
-def test_published_chunks(facts: dict[str, Any]) -> None:
-    for case in facts["chunk"]:
-        assert split_published(case["text"]) == case["out"]
-    for case in facts["chunk_small"]:
-        assert split_published(case["text"], case["max_len"]) == case["out"]
+    for case in (*facts["chunk"], *facts["chunk_small"]):
+        limits = [case["max_len"]] if "max_len" in case else []
+        assert split_published(case["text"], *limits) == case["out"]
 
 
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
-        chunks = replayed.chunks(
-            replayed.request(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED), SpeechContext()
-        )
-        assert [chunk.text for chunk in chunks] == run["chunks"]
-        assert [chunk.input_ids.tolist()[0] for chunk in chunks] == run["input_ids"]
-        assert [chunk.style_row for chunk in chunks] == run["style_row"]
-        assert [chunk.graph_speed.tolist()[0] for chunk in chunks] == run["effective_speed"]
+        request = replayed.request(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED)
+        chunks = replayed.chunks(request, SpeechContext())
+        assert [
+            (chunk.text, chunk.input_ids.tolist()[0], chunk.style_row, chunk.graph_speed.tolist()[0])
+            for chunk in chunks
+        ] == list(zip(run["chunks"], run["input_ids"], run["style_row"], run["effective_speed"], strict=True))
         for chunk in chunks:
-            assert (chunk.input_ids.dtype, chunk.style.dtype) == ("int64", "float32")
-            assert chunk.graph_speed.dtype == "float32"
+            inputs = chunk.input_ids, chunk.style, chunk.graph_speed
+            assert [str(array.dtype) for array in inputs] == ["int64", "float32", "float32"]
             assert (chunk.input_ids.ndim, chunk.style.shape, chunk.graph_speed.shape) == (2, (1, 256), (1,))
 
 
-def test_audio_whole_and_as_a_stream(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Path) -> None:
+def test_audio_whole_and_as_a_stream(facts, replayed: KittenSynthesizer, golden_families: Path) -> None:
     assert facts["trim"] == PUBLISHED_CUT
-    with np.load(directory / "audio_every_7th_sample.npz") as golden:
+    with np.load(golden_families / "kitten" / "audio_every_7th_sample.npz") as golden:
         for run in facts["runs"]:
             audio = replayed.speak(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED).audio
             assert audio.shape == (run["samples"],)

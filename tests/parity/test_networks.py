@@ -7,15 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Bundle
-from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.networks import NETWORKS
-
-
-@pytest.fixture(scope="module")
-def model(golden_model) -> Bundle:
-    return golden_model
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +54,6 @@ def hidden_states(voice, stage: dict[str, np.ndarray], codes: str) -> Tensor:
     return voice(x)[0, begin:]
 
 
-@pytest.fixture
-def prefilled(model, golden_stage):
-    """``prefilled(lanes)``: a float32 decoder with the golden prefix, prefill's outputs, the columns of the codes."""
-    stage = golden_stage("autoregressive")
-
-    def prefill(lanes: int):
-        backend, config = TorchBackend(model, device="cpu", precision="fp32"), model.config("autoregressive")
-        tables = Embeddings(**backend.embeddings())
-        fed = np.append(stage["codes"][0], config.stop_mel_token)
-        decoder = backend.decoder(lanes, len(fed))
-        first = decoder.prefill(tables.prefix(stage["cond_latent"], stage["text_ids"][0], config))
-        return decoder, first, tables.codes(fed, np.arange(1, len(fed) + 1))  # decoder inputs, (codes + 1, D)
-
-    return prefill
-
-
 def test_one_pass_gives_upstreams_logits_and_latents(network, golden_stage, assert_parity):
     """A latent is the hidden state that predicts its code."""
     voice = network("autoregressive")
@@ -86,30 +62,6 @@ def test_one_pass_gives_upstreams_logits_and_latents(network, golden_stage, asse
     assert_parity(hidden[None, :-2], "autoregressive", "latents")
     hidden = hidden_states(voice, golden_stage("single_pass"), "codes_fixed")
     assert_parity(hidden[None, :-2], "single_pass", "second_pass_latents")
-
-
-def test_the_cached_decoder_accepts_all_codes_in_one_step(prefilled, golden_stage, tolerance, assert_close):
-    decoder, (hidden, logits), columns = prefilled(lanes=1)
-    states, last = decoder.step(columns[None], np.zeros(1, dtype=np.int64))
-    stage = golden_stage("autoregressive")
-    allowed = {name: tolerance("autoregressive", name) for name in ("latents", "logits_train_positions")}
-    assert_close(np.stack((hidden, *states[0]))[None, :-2], stage["latents"], allowed["latents"], "latents")
-    expected = stage["logits_train_positions"][[0, -1]]
-    assert_close(np.stack((logits, last[0])), expected, allowed["logits_train_positions"], "first and last logits")
-
-
-def test_lanes_of_different_lengths_do_not_affect_each_other(prefilled, golden_stage, assert_parity):
-    decoder, (_, logits), columns = prefilled(lanes=3)
-    lags = np.array([0, 3, 1])  # a lane writes to its first position until its lag has passed
-    rows = [[logits] for _ in lags]
-    for turn in range(len(columns) + max(lags)):
-        length = np.clip(turn - lags, 0, len(columns) - 1)
-        _, out = decoder.step(columns[length][:, None], length)
-        for lane, lag in enumerate(lags):
-            if 0 <= turn - lag < len(columns):
-                rows[lane].append(out[lane])
-    for lane in rows:
-        assert_parity(np.stack(lane), "autoregressive", "logits_train_positions")
 
 
 def test_clvp_latents_before_normalisation(network, golden_stage, assert_parity):

@@ -1,14 +1,17 @@
-"""Test that the stages of the golden checkpoints return upstream's outputs.
+"""Test that the golden checkpoints and the embedded bundle return what unmodified upstream returns with their weights.
 
-They run on torch, in Core ML packages that are interpreted in float32, and in ONNX packages on the CPU.
+The golden checkpoints run on torch, in Core ML packages that are interpreted in float32, and in ONNX packages on the
+CPU. tools/upstream_demo.py wrote the golden file of the embedded bundle, in upstream's own environment.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from ane.backends.base import Backend
 from ane.backends.mil import MilRuntime
@@ -16,7 +19,7 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Bundle
+from ane.bundles import open_model
 from ane.bundles.package_records import PackageFolder
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
@@ -27,11 +30,6 @@ from converters.tortoise.tortoise_functions import FUNCTIONS
 CORE_ML_SNR_DB = 90.0  # required dB. Both sides are float32, but sum in another order
 
 Comparison = Callable[[np.ndarray, str, str], None]
-
-
-@pytest.fixture(scope="module")
-def model(golden_model) -> Bundle:
-    return golden_model
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +113,48 @@ def test_the_golden_set_has_every_network_that_is_converted(model):
     assert {row.network for row in FUNCTIONS if row.onnx} - not_upstreams == model.networks
 
 
-@pytest.mark.parametrize(("network", "kind"), [("conditioning_encoder", "ar"), ("contextual_embedder", "diffusion")])
-def test_a_clip_gives_upstreams_latent(packaged, golden_stage, near, network, kind):
-    latent = packaged(network).run(f"{kind}_conditioning", mel=golden_stage("audio")[f"{kind}_mel_clip1"])
-    near(latent, "conditioning", f"{kind}_latent_clip1")
+Golden = Callable[[str], Mapping[str, np.ndarray]]
 
 
-@pytest.mark.parametrize(("network", "kind"), [("rlg_auto", "ar"), ("rlg_diffuser", "diffusion")])
-def test_noise_gives_upstreams_random_voice(packaged, golden_stage, near, network, kind):
-    noise = golden_stage("random_latent")[f"{kind}_noise"]
-    near(packaged(network).run(f"{kind}_random", noise=noise), "random_latent", f"{kind}_latent")
+def conditioning(kind: str) -> Callable[[Backend, Golden], np.ndarray]:
+    return lambda backend, golden: backend.run(f"{kind}_conditioning", mel=golden("audio")[f"{kind}_mel_clip1"])
+
+
+def random_voice(kind: str) -> Callable[[Backend, Golden], np.ndarray]:
+    return lambda backend, golden: backend.run(f"{kind}_random", noise=golden("random_latent")[f"{kind}_noise"])
+
+
+def clvp(codes: str) -> Callable[[Backend, Golden], np.ndarray]:
+    def scores(backend: Backend, golden: Golden) -> np.ndarray:
+        text = backend.run("clvp_text", tokens=golden("clvp")["text_ids"].astype(np.int64))
+        return (text * backend.run("clvp_speech", codes=golden("clvp")[codes].astype(np.int64))).sum(axis=-1)
+
+    return scores
+
+
+def univnet(backend: Backend, golden: Golden) -> np.ndarray:
+    return backend.run("univnet", mel=golden("vocoder")["mel"], noise=golden("vocoder")["z"])
+
+
+def hifigan(backend: Backend, golden: Golden) -> np.ndarray:
+    return hifigan_sound(backend, golden("hifigan")["speaker_latent"], golden("hifigan")["latents"][0])[None, None]
+
+
+@pytest.mark.parametrize(
+    ("network", "output", "stage", "name"),
+    [
+        ("conditioning_encoder", conditioning("ar"), "conditioning", "ar_latent_clip1"),
+        ("contextual_embedder", conditioning("diffusion"), "conditioning", "diffusion_latent_clip1"),
+        ("rlg_auto", random_voice("ar"), "random_latent", "ar_latent"),
+        ("rlg_diffuser", random_voice("diffusion"), "random_latent", "diffusion_latent"),
+        ("clvp", clvp("codes"), "clvp", "scores"),
+        ("clvp", clvp("codes_500"), "clvp", "scores_500"),
+        ("univnet", univnet, "vocoder", "wave"),
+        ("hifigan", hifigan, "hifigan", "wave"),
+    ],
+)
+def test_a_network_gives_upstreams_output(packaged, golden_stage, near, network, output, stage, name):
+    near(output(packaged(network), golden_stage), stage, name)
 
 
 def test_the_decoder_gives_upstreams_latents_and_logits(packaged, golden_stage, near, model):
@@ -142,14 +172,6 @@ def test_the_decoder_gives_upstreams_latents_and_logits(packaged, golden_stage, 
     near(np.stack(scores), "autoregressive", "logits_train_positions")
 
 
-@pytest.mark.parametrize(("codes", "scores"), [("codes", "scores"), ("codes_500", "scores_500")])
-def test_clvp_gives_upstreams_scores(packaged, golden_stage, near, codes, scores):
-    backend, stage = packaged("clvp"), golden_stage("clvp")
-    text = backend.run("clvp_text", tokens=stage["text_ids"].astype(np.int64))
-    speech = backend.run("clvp_speech", codes=stage[codes].astype(np.int64))
-    near((text * speech).sum(axis=-1), "clvp", scores)
-
-
 def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
     stage = golden_stage("diffusion")
     denoiser = packaged("diffusion").denoiser([stage["latents"]], stage["conditioning_latent"], [stage["x"].shape[-1]])
@@ -164,12 +186,77 @@ def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
             near(unconditional[None], "diffusion", f"out_t{timestep}_uncond")
 
 
-def test_univnet_gives_upstreams_audio(packaged, golden_stage, near):
-    stage = golden_stage("vocoder")
-    near(packaged("univnet").run("univnet", mel=stage["mel"], noise=stage["z"]), "vocoder", "wave")
+GOLDEN = Path(__file__).with_name("demo.safetensors")
+NOISE_MULTIPLE = 10  # tolerance as a multiple of upstream's own float32 noise
 
 
-def test_hifigan_gives_upstreams_audio(packaged, golden_stage, near):
-    stage = golden_stage("hifigan")
-    sound = hifigan_sound(packaged("hifigan"), stage["speaker_latent"], stage["latents"][0])
-    near(sound[None, None], "hifigan", "wave")
+@pytest.fixture(scope="module")
+def backend() -> TorchBackend:
+    return TorchBackend(open_model("demo"), "cpu", "fp32", keep=True)
+
+
+@pytest.fixture(scope="module")
+def demo() -> dict[str, np.ndarray]:
+    with safe_open(GOLDEN, framework="np") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+
+
+@pytest.fixture
+def inputs(demo) -> dict[str, np.ndarray]:
+    return {key.removeprefix("in."): value for key, value in demo.items() if key.startswith("in.")}
+
+
+def latents(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    config, codes = open_model("demo").config("autoregressive"), inputs["codes"][0]
+    tables = Embeddings(**backend.embeddings())
+    decoder = backend.decoder(1, len(codes))
+    first, _ = decoder.prefill(tables.prefix(inputs["ar_latent"], inputs["tokens"][0], config))
+    hidden, _ = decoder.step(tables.codes(codes[:-1], np.arange(1, len(codes)))[None], np.array([0]))
+    return np.concatenate((first[None], hidden[0]))[None]
+
+
+def denoised(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    denoiser = backend.denoiser([inputs["latents"]], inputs["diffusion_latent"], [inputs["x"].shape[-1]])
+    return denoiser([inputs["x"]], int(inputs["timestep"][0]), True)[0]
+
+
+def ranks(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    text = backend.run("clvp_text", tokens=inputs["tokens"])
+    return (text * backend.run("clvp_speech", codes=inputs["codes"])).sum(axis=1)
+
+
+OUTPUTS = {
+    "ar_conditioning": lambda backend, inputs: backend.run("ar_conditioning", mel=inputs["clip_mel"]),
+    "diffusion_conditioning": lambda backend, inputs: backend.run(
+        "diffusion_conditioning", mel=inputs["clip_diffusion_mel"]
+    ),
+    "latents": latents,
+    "denoised": lambda backend, inputs: denoised(backend, inputs)[:1],
+    "unconditioned": lambda backend, inputs: denoised(backend, inputs)[1:],
+    "clvp": ranks,
+    "univnet": lambda backend, inputs: backend.run("univnet", mel=inputs["mel"], noise=inputs["noise"]),
+    "hifigan": lambda backend, inputs: hifigan_sound(backend, inputs["ar_latent"], inputs["latents"][0])[None, None],
+    "rlg_auto": lambda backend, inputs: backend.run("ar_random", noise=inputs["ar_latent"]),
+    "rlg_diffuser": lambda backend, inputs: backend.run("diffusion_random", noise=inputs["diffusion_latent"]),
+}
+
+
+def test_the_golden_file_was_made_from_the_embedded_bundle():
+    with safe_open(GOLDEN, framework="np") as file:
+        made_from = json.loads(file.metadata()["weights"])
+    manifest = open_model("demo").manifest
+    assert made_from == {name: network.weights.sha256 for name, network in manifest.networks.items()}, (
+        "run tools/upstream_demo.py again: the bundle has changed"
+    )
+
+
+def test_every_output_of_the_golden_file_is_compared(demo):
+    assert {key.removeprefix("out.") for key in demo if key.startswith("out.")} == set(OUTPUTS)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_trained_network_returns_upstreams_output(backend, demo, inputs, name):
+    actual, expected = OUTPUTS[name](backend, inputs), demo[f"out.{name}"]
+    assert actual.shape == expected.shape
+    allowed = NOISE_MULTIPLE * max(float(demo[f"noise.{name}"]), float(np.spacing(np.abs(expected).max())))
+    assert np.abs(actual - expected).max() <= allowed

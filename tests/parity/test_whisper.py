@@ -74,11 +74,8 @@ def test_encoder_and_each_of_its_layers(networks, stages, assert_close):
     encoder, _ = networks
     modules: dict[str, nn.Module] = {"conv1": encoder.conv1, "conv2": encoder.conv2, "out": encoder}
     for index, block in enumerate(encoder.blocks):
-        modules |= {
-            f"layer{index}": block,
-            f"layer{index}/self_attn_layer_norm": block.attn_ln,
-            f"layer{index}/self_attn": block.attn.out,
-        }
+        parts = {"": block, "/self_attn_layer_norm": block.attn_ln, "/self_attn": block.attn.out}
+        modules |= {f"layer{index}{name}": module for name, module in parts.items()}
     found: dict[str, np.ndarray] = {}
     with hooked(modules, found.__setitem__):
         encoder(torch.from_numpy(stages["encoder/mel"]))
@@ -94,11 +91,8 @@ def test_decoder_and_each_of_its_layers(networks, stages, assert_close):
     _, decoder = networks
     modules: dict[str, nn.Module] = {"hidden": decoder}
     for index, block in enumerate(decoder.blocks):
-        modules |= {
-            f"layer{index}": block,
-            f"layer{index}/self_attn": block.attn.out,
-            f"layer{index}/encoder_attn": block.cross_attn.out,
-        }
+        parts = {"": block, "/self_attn": block.attn.out, "/encoder_attn": block.cross_attn.out}
+        modules |= {f"layer{index}{name}": module for name, module in parts.items()}
     found: dict[str, np.ndarray] = {}
     with hooked(modules, found.__setitem__):
         uncached(decoder, stages["decoder/tokens"], stages["encoder/out"])

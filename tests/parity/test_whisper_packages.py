@@ -35,6 +35,7 @@ from converters.coreml.coreml_package import CoreMLOptions, finish_package, load
 from converters.coreml.coreml_package import write_package as write_core_ml
 from converters.onnx.onnx_package import OnnxOptions
 from converters.onnx.onnx_package import write_package as write_onnx
+from tests.arrays import assert_equal
 from tests.backends.packaged.packages import InPlaceRuntime
 from tests.models.whisper.random_whisper import RANKS
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
@@ -200,8 +201,7 @@ def test_two_jobs_decoded_in_turn_give_what_each_gives_alone(make_backend, golde
     windows = states, states[:, ::-1]
     alone = [list(job(window)) for window in windows]
     for expected, found in zip(alone, zip(*zip(*map(job, windows), strict=True), strict=True), strict=True):
-        for one, other in zip(expected, found, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(expected, found)
 
 
 def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):
@@ -210,35 +210,40 @@ def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):
 
 
 @pytest.mark.parametrize("engine", ["torch", *PACKAGES])
-def test_decoding_gives_openais_tokens(make_backend, whisper_facts, golden, engine):
+def test_decoding_gives_openais_tokens(listening, whisper_facts, engine):
     """With the true vocabulary and windows of 30 seconds; one case is a beam search, which packages cannot do."""
-    backend, on_torch = make_backend(engine), engine == "torch"
-    decoder = WindowDecoder(
-        backend,
-        backend.model.config("decoder"),
-        SpecialTokens.of(whisper_facts["n_vocab"]),
-        candidates=3 if on_torch else 1,
-    )
-    decoder.set_states(backend.run("encoder", mel=golden["encoder/mel"]))
+    on_torch = engine == "torch"
+    decoder = listening(engine, 3 if on_torch else 1)
     cases = [case for case in whisper_facts["decode"] if on_torch or "beam_size" not in case["options"]]
     assert not on_torch or any("beam_size" in case["options"] for case in cases)
     for case in cases:
-        text = WindowText(tuple(case["options"].get("prompt", ())), tuple(case["options"].get("prefix", ())))
+        text = WindowText(*(tuple(case["options"].get(part, ())) for part in ("prompt", "prefix")))
         found = decoder.decode(text, decoding_options(whisper_facts, case))
         assert list(found.tokens) == case["tokens"], case["name"]
-        allowed = 1e-2 if engine == "state" else FP32
-        assert found.average_log_probability == pytest.approx(case["avg_logprob"], abs=allowed), case["name"]
-        allowed = 1e-6 if on_torch else 1e-5
-        assert found.no_speech_probability == pytest.approx(case["no_speech_prob"], abs=allowed), case["name"]
+        for probability, expected, allowed in (
+            (found.average_log_probability, case["avg_logprob"], 1e-2 if engine == "state" else FP32),
+            (found.no_speech_probability, case["no_speech_prob"], 1e-6 if on_torch else 1e-5),
+        ):
+            assert probability == pytest.approx(expected, abs=allowed), case["name"]
 
 
-def test_language(make_backend, whisper_facts, golden):
+@pytest.fixture(scope="module")
+def listening(make_backend, whisper_facts, golden):
+    """``listening(engine, candidates)``: a decoder of windows that has heard the golden mel."""
+
+    def make(engine: str, candidates: int = 1) -> WindowDecoder:
+        backend, special = make_backend(engine), SpecialTokens.of(whisper_facts["n_vocab"])
+        decoder = WindowDecoder(backend, backend.model.config("decoder"), special, candidates)
+        decoder.set_states(backend.run("encoder", mel=golden["encoder/mel"]))
+        return decoder
+
+    return make
+
+
+def test_language(listening, whisper_facts):
     if "detect_language" not in whisper_facts:
         pytest.skip("this golden set states no detect_language: run without --families, or with a set that does")
-    backend = make_backend("torch")
-    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(whisper_facts["n_vocab"]))
-    decoder.set_states(backend.run("encoder", mel=golden["encoder/mel"]))
-    found = decoder.language_probabilities()
+    found = listening("torch").language_probabilities()
     assert next(iter(found)) == whisper_facts["detect_language"]["best"]
     assert found["en"] == pytest.approx(whisper_facts["detect_language"]["prob_en"], abs=1e-5)
     assert sum(found.values()) == pytest.approx(1)

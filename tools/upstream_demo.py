@@ -1,6 +1,6 @@
-"""Run unmodified upstream with the embedded bundle's weights, and write golden tensors for tests/parity/test_demo.py.
+"""Run unmodified upstream with the embedded weights, and write golden tensors for tests/parity/test_packages.py.
 
-    UPSTREAM_ENV/bin/python tests/parity/upstream_demo.py ane/demo/bundle tests/parity/demo.safetensors
+    UPSTREAM_ENV/bin/python tools/upstream_demo.py ane/demo/bundle tests/parity/demo.safetensors
 
 docs/benchmarks.md says how to make the environment of upstream. This script imports nothing from this project. It
 writes inputs (in.*), upstream's float32 outputs (out.*), and the largest errors of these against float64 (noise.*).
