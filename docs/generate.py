@@ -109,6 +109,7 @@ TORTOISE_PATH = {
         "ane.models.tortoise.sampling",
         "ane.backends.decoding",
         "ane.backends.torch.decoder",
+        "ane.backends.torch.padded_products",
         "ane.backends.torch.kernel_decoder",
         "ane.backends.torch.kernels",
         "ane.backends.torch.linear",
