@@ -178,12 +178,12 @@ class ConvertibleModel:
         lanes: Numbers of lanes for which a Core ML decoder has steps by default.
         scales: For each network, the function that returns the factor of its residual stream. The host multiplies a
             decoder's input columns by this factor. A network without a function has the factor 1.
-        slots: Function that returns the default numbers of slots for steps with a number of lanes. ``None`` means that
-            the model has no decoder.
+        slots: Function that takes a number of lanes, and returns the default sizes of the pool, in slots.
+            ``None`` means that the model has no decoder.
         before_tracing: Function that changes a PyTorch network so that torch can trace it. It is called before ONNX
             graphs are built.
-        published: Function that takes a module's path, and returns the name that the network's authors give its output.
-            It returns "" if the authors name none.
+        published: Function that takes a module's path, and returns the authors' name for the module's output, or "" if
+            they gave it none.
     """
 
     networks: str

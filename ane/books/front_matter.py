@@ -32,7 +32,7 @@ FIRST_CHAPTERS = 3  # number of chapters at the start of a book that may begin w
 BYLINE = re.compile(r"(?i:written by|by)(?: [A-Z][\w.’'-]*){1,5}")
 # blocks below title and author that still belong to a title page
 IMPRINT = re.compile(r"(?i)\b(?:press|publishers?|edition)\b|\b(?:books|a novel)\W*$|^\W*\d{4}\W*$|©")
-# titles above lists of titles, such as a table of contents
+# headings of pages that only list titles, such as a table of contents
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
 # titles above front matter that is prose, which ends where its chapter ends
 OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")

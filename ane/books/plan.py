@@ -120,7 +120,10 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class BookPlan:
-    """All chunks of a book, the titles of its chapters, and its blocks, which do not change the sound."""
+    """All chunks of a book, the titles of its chapters, and its blocks (such as paragraphs).
+
+    Blocks do not change the sound.
+    """
 
     chunks: tuple[PlannedChunk, ...]
     chapters: tuple[str, ...]

@@ -71,7 +71,7 @@ class Turns:
                 self._members -= 1
 
     def offer(self, urgency: Urgency, to_class: bool = False) -> None:
-        """Give up this thread's turn to compute to a waiting thread that is at least as urgent, and wait for it again.
+        """Let a waiting thread compute first if it is at least as urgent as this thread, and then wait for a turn.
 
         Args:
             urgency: Urgency of the calling thread.

@@ -124,8 +124,8 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
     unknown = sorted(set(arguments) - {"padding", "trained"})
     if unknown:
         raise UserError(
-            f"{where}: {unknown[0]!r} is unknown: give only padding ({' or '.join(PADDINGS)}) and trained, because the "
-            "sizes come from the FastSpeech checkpoint"
+            f"{where}: unknown argument {unknown[0]!r}. The only arguments are `padding` ({' or '.join(PADDINGS)}) and "
+            "`trained`, because the sizes come from the FastSpeech checkpoint"
         )
     padding = arguments.get("padding", "exact")
     if padding not in PADDINGS:
