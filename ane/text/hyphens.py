@@ -63,7 +63,8 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
                 or len(first) == 1
                 or (looked_up <= MOST_LOOKED_UP and not is_word(together) and is_word(first) and is_word(match[1]))
             ):
-                return "- " if match[1] in SUSPENDED else "-"
+                compound = match.string.startswith("-", match.end() + len(match[1]))  # up-to-date
+                return "-" if compound or match[1] not in SUSPENDED else "- "
         count += 1
         return ""
 

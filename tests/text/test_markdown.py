@@ -34,6 +34,7 @@ def test_a_text_without_marks_stays_as_it_is(text: str) -> None:
         ("the after-\nnoon in the gar-  \r\n  den", "the afternoon in the garden"),
         ("a well-\nknown man", "a well-known man"),
         ("pre-\nand post-war, won-\nderful", "pre- and post-war, wonderful"),
+        ("an up-\nto-date list", "an up-to-date list"),
         ("Well-\nMr. Lee -\nand 5-\n6", "Well-\nMr. Lee -\nand 5-\n6"),
         ("Take milk -\nor [pause:1s] un-\nderstand", "Take milk -\nor |understand"),
     ],
