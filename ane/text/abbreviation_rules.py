@@ -2,6 +2,7 @@
 
 import re
 
+from ane.text import number_words
 from ane.text.lexicon import (
     BARE_TITLES,
     CREDITS,
@@ -13,8 +14,9 @@ from ane.text.lexicon import (
     PHRASES,
     SHORT_FORMS,
     TITLES,
+    words,
 )
-from ane.text.rule import TextRule, any_of, follows, in_context, period_after, rule, with_digits
+from ane.text.rule import WORD_END, TextRule, any_of, follows, in_context, period_after, rule, with_digits
 
 
 def expand_title(match: re.Match) -> str:
@@ -75,6 +77,15 @@ def expand_editor(match: re.Match) -> str:
     return "editor" + (match[1] or match[2] or "")
 
 
+def citation_number(number: str) -> str:
+    """Read the volume or the page of a law report: 410 is "four ten"."""
+    return number_words.year(int(number)) if len(number) > 2 else number
+
+
+# Pieces of music whose numbers in Mozart's catalogue follow K.
+COMPOSITIONS = words(
+    "Mozart Sonata Concerto Requiem Symphony Quartet Quintet Serenade Divertimento Mass Rondo Fantasia Trio"
+)
 DATE_NAMES = {name.capitalize() for name in (*DAYS.values(), *MONTHS)}
 PERIODS = {"w": "week over week", "m": "month over month", "q": "quarter over quarter", "y": "year over year"}
 HEAT = (
@@ -90,6 +101,7 @@ LETTER_BEFORE = re.compile(rf"\b(?i:{any_of(LETTERED)})\s+\Z")
 ALWAYS_TITLES = BARE_TITLES - {"st", "mt"}
 SEVERAL_AFTER = re.compile(r"\d+(?:\(\d+\))?(?:,| (?:to|and|or|&) \d)")
 YEAR_AFTER = re.compile(r"1?\d{3}\b|20\d\d\b|\d{1,5} (?:B\.?C\.?E?|C\.?E|A\.?D)\b")
+AFTER_INITIALS = re.compile(r"(?:[A-Za-z]\.[A-Za-z]\.|\b[ap] m) \Z")
 RULES: tuple[TextRule, ...] = (
     rule("c/o", r"\bc/o(?= [A-Z])", "care of"),
     rule("the Rt. Hon. Lord Lee", r"\bRt\.? Hon\b\.?", "Right Honorable"),
@@ -102,6 +114,19 @@ RULES: tuple[TextRule, ...] = (
     rule("up 5% y/y", r"(?<=percent )([wmqyWMQY])/\1(?!\w)", lambda match: PERIODS[match[1].lower()]),
     *with_digits(
         rule("123 F.3d", r"F\.(?<=\d F\.) ?([23])d\b", lambda match: f"F {'second' if match[1] == '2' else 'third'}"),
+        rule(
+            "410 U.S. 113",
+            r"(?<![\w.,$])(\d{1,3}) U\. ?S\. (\d{1,4})\b(?![.,]\d|%|-| [a-z]+s\b)",
+            lambda match: f"{citation_number(match[1])} U S {citation_number(match[2])}",
+        ),
+        rule(
+            "Requiem, K. 626",
+            r"\bK\. ?(?=\d{1,3}[a-d]?\b)",
+            in_context(
+                ((r"[,(] ?", r"\d+[a-d]?(?:[.,;:)]|\s*\Z)"), (rf"\b{any_of(COMPOSITIONS)}\b[^.!?\n]{{0,40}}", "")),
+                lambda match: "K ",
+            ),
+        ),
         rule("q6h", r"(?<![\w-])q(\d{1,2})h\b", r"every \1 hours"),
     ),
     rule("F = ma", r"(?<=[A-Z] = )(?:ma|mgh|mv|kx|hf)\b", lambda match: " ".join(match[0])),
@@ -189,7 +214,10 @@ RULES: tuple[TextRule, ...] = (
     rule(
         "U.S.A.",
         r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",  # the initials become single letters
-        lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match),
+        lambda match: (
+            f"{WORD_END if follows(match, AFTER_INITIALS) else ''}{' '.join(re.findall('[A-Za-z]', match[0]))}"
+            f"{period_after(match)}"
+        ),
     ),
     rule(
         "J. Smith",

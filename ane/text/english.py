@@ -56,7 +56,7 @@ from ane.text import (
 )
 from ane.text.lexicon import CURRENCIES, ENDINGS, INTERJECTIONS, TITLES, UNITS
 from ane.text.number_rules import plural
-from ane.text.rule import TextRule, apply_rules, rule, with_digits, with_signs
+from ane.text.rule import WORD_END, TextRule, apply_rules, rule, with_digits, with_signs
 
 
 def normalise_english(text: str) -> str:
@@ -144,6 +144,14 @@ SIGN_RULES = (
 # --- lower case, punctuation and whitespace --------------------------------------------------------------------------
 
 
+CONSONANTS = "[b-df-hj-np-tv-xz]{2,5}"
+
+
+def end_word(match: re.Match) -> str:
+    """Mark the end of a word before other initials."""
+    return f"{match[0][:-1]}{WORD_END} "
+
+
 def expand_consonants(match: re.Match) -> str:
     """Expand a lower-case word without a vowel: an abbreviation without its period ("mr"), or initials ("html")."""
     word = match[0]
@@ -161,7 +169,7 @@ def cleanup_rules(letters: str) -> tuple[TextRule, ...]:
     """
     return (
         rule("unknown characters", rf"[^{letters}!'(),\-.:;?\s]+", " "),
-        rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)([b-df-hj-np-tv-xz]{2,5})(?![\w'])(?!-\2)", expand_consonants),
+        rule("mr, html", rf"(?<![\w'])(?!\w*(\w)\1\1)({CONSONANTS})(?![\w'])(?!-\2)", expand_consonants),
         rule("stray hyphen", rf"(?<![{letters}])-+|-+(?![{letters}])", " "),
         rule("stray apostrophe", rf"(?<![{letters},.!?])'+(?![{letters}])", " "),
         rule("empty brackets", r"\(\s*\)", " "),
@@ -188,7 +196,12 @@ CLEANUP_RULES = (
 # The rules of ``normalise_cased``, whose result is turned into phonemes.
 CASED_RULES = (
     rule("quotation marks", r'"', ""),
-    *cleanup_rules("A-Za-z"),
+    rule(
+        "idk tbh",
+        rf"(?<=[A-Z] [A-Z]) (?={CONSONANTS}(?![\w']))|(?<![\w'])(?={CONSONANTS} {CONSONANTS}(?![\w']))\w+ ",
+        end_word,
+    ),
+    *cleanup_rules(f"A-Za-z{WORD_END}"),
     rule("ninety-nine", r"(?<=ty)-(?=(?:one|two|three|four|five|six|seven|eight|nine)\b)", " "),
     rule("F B I", r"(?<![\w'-])[A-Z](?: [A-Z])+(?![\w'-])", lambda match: match[0].replace(" ", ".")),
     # Join single letters again, with periods between them, because the phonemes treat them as one word.
@@ -197,6 +210,7 @@ CASED_RULES = (
         r"(?<![-'])\b(?:[b-hj-zB-HJ-Z]|[aA](?= [mMtT]\b))(?: [A-Za-z])+\b(?!['-])",
         lambda match: match[0].upper().replace(" ", "."),
     ),
+    rule("end of initials", WORD_END, ""),
 )
 
 EXPANSIONS: tuple[TextRule, ...] = (

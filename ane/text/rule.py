@@ -10,6 +10,8 @@ from ane.text.lexicon import SENTENCE_STARTERS, STARTERS_IN_CAPITALS
 INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"  # digits, also with commas as in 1,234,567 or 12,34,567
 NUMBER = rf"(?:{INTEGER}(?:\.\d+)?|(?<![\w.])\.\d+)"
 
+WORD_END = "\x10"  # between two words of initials, as in "q i d" and "p r n"; the last rules remove this character
+
 NEXT_WORD = re.compile(r"[\"'(\[\s]+([A-Z][A-Za-z']*)")
 LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
 
