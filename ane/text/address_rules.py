@@ -113,7 +113,7 @@ CODE_BEFORE = re.compile(
 CODE_SAID = re.compile(
     r"\b(?i:(?:pin|passcode|otp|cvv)(?: [a-z'-]+)?|(?:code|password|combination)(?= (?:for|to)\b)"
     r"|(?:code|password)(?= (?:on|that|which|I|you|we|he|she|they|my|your|his|her)\b))"
-    r"(?: [A-Za-z'-]+){1,8}(?: is| was|:)(?: now| still)?:? \Z"
+    r"(?: (?!(?:because|since|when|it)\b)[A-Za-z'-]+){1,8}(?: is| was|:)(?: now| still)?:? \Z"
 )
 CODE_ENDS = re.compile(r"[.,;:!?)\"']|\s*\Z| (?:and|but|so|then|until|unless)\b")
 ORDER_BEFORE = re.compile(

@@ -190,6 +190,23 @@ def expand_millions(match: re.Match) -> str:
     return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"
 
 
+# After "3.2m", these plurals show that m means million, not meters.
+COUNTED_IN_MILLIONS = words("""
+    units people users customers views viewers visitors visits downloads followers subscribers subscriptions members
+    jobs copies homes households barrels vehicles shares votes voters residents workers employees children students
+    pupils passengers tourists players accounts doses dollars pounds euros deaths cases patients albums streams tickets
+    tweets refugees migrants readers citizens adults women men inhabitants""")
+AMPS_AFTER = (
+    r"[ -](?:fuse|circuit|breaker|charger|power supply|supply|socket|outlet|plug|relay|load|current|service)s?\b"
+)
+AMPS_BEFORE = (
+    r"\b(?i:currents?|draws?|drawing|drew|fuses?|rated|amperage|circuits?|breakers?|carry|carries)"
+    r"(?: (?:of|is|was|at|up|to|about|for|over|under)){0,2} \d[\d.]*"
+)
+COLD = (
+    r"\b(?i:temperatures?|cool(?:ed|s|ing)?|heat(?:ed|s|ing)?|warm(?:ed|s|ing)?|boil\w*|freez\w*|melt\w*|superconduct\w*"
+    r"|cryo\w*|plasma|gas|blackbody|black body)\b(?:[^.!?\n]|\.(?=\d)){0,50}\d"
+)
 ROUTE = re.compile(r"\b(?i:bus|route|line|train|tram|flight|model) \d+\Z")
 LABELLED = re.compile(
     r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
@@ -300,6 +317,11 @@ MONEY_RULES = with_digits(
     rule("USD 5", rf"\b(?P<sign>{CODE})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}{PER_UNIT}", expand_money),
     rule("142.9p", r"(?<![\w.,])(\d{1,3}\.\d)p\b", r"\1 pence"),
     rule("50p", r"(?<![\w.,])(\d{1,2})p\b", lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
+    rule(
+        "3.2m units",
+        rf"(?<![\w.,#])({NUMBER})(m)(?= (?:more |new |daily )?{any_of(COUNTED_IN_MILLIONS)}\b)",
+        expand_millions,
+    ),
     rule("5M", rf"(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
 )
 UNIT_RULES = (
@@ -340,6 +362,19 @@ UNIT_RULES = (
             rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
             rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])",
             expand_quantity,
+        ),
+        rule("a 5 A fuse", r"(?<=\d)[ -]?A\b(?=[ -])", in_context((("", AMPS_AFTER),), lambda match: " amp")),
+        rule(
+            "draws 5 A",
+            r"(?<=\d) ?A\b(?!['&.-]?\w)",
+            in_context(
+                ((AMPS_BEFORE, r"[.,;:!?)]|\s*\Z| (?:at|and|or|from|when|while|on|in|of)\b"),), lambda match: " amps"
+            ),
+        ),
+        rule(
+            "cooled to 300 K",
+            r"(?<=\d) ?K\b(?!['&.-]?\w)",
+            in_context(((COLD, ""), ("", r" (?:white |LED )?(?:light|bulb|lamp|LED)s?\b")), lambda match: " kelvin"),
         ),
         rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|hr?|day|m|km|W)\b)", " kelvin"),
     ),
