@@ -236,7 +236,7 @@ class Stream(SoundStream):
                 0, and grow with each piece.
             sample_rate: Samples per second.
             stretches: Whether the stream must stretch each chunk's sound to the speed of the chunk.
-            context: What the work on the request shares, such as its timeline.
+            context: Objects that the work on the request shares, such as its timeline.
             notes: Warnings that are known in advance.
             began: Second of the timeline at which the work began. ``None`` means that it began when the text was known.
         """

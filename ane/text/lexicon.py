@@ -59,7 +59,7 @@ SHORT_FORMS = {
     "comp. sci": "computer science", "poli. sci": "political science", "b.sc": "B S C", "m.sc": "M S C", "b.ed": "b ed",
     "m.ed": "m ed", "b.eng": "b eng", "m.eng": "m eng", "m.phil": "m phil",
 }
-# Short forms of what a person did for a book or a piece of music: "ed. by J. Lee".
+# Short forms of the work of a person on a book or a piece of music: "ed. by J. Lee".
 CREDITS = {"ed": "edited", "trans": "translated", "tr": "translated", "illus": "illustrated", "comp": "compiled",
            "arr": "arranged", "dir": "directed", "prod": "produced", "perf": "performed", "narr": "narrated"}
 CREDITS |= {form.capitalize(): words for form, words in CREDITS.items()}
@@ -358,7 +358,7 @@ DOMAINS = words("""
 FILE_TYPES = words("""
     txt py js pdf exe jpg jpeg png gif mp3 mp4 wav flac csv html css json xml yaml yml md doc docx xls xlsx ppt
     pptx zip tar gz dll cpp sh ini log sql""")
-# What follows a dot at the beginning of a word: how it is read. File types are spelled.
+# The readings of words after a dot, such as .NET. File types are spelled.
 DOTTED = {ending: " ".join(ending) for ending in FILE_TYPES} | {
     "NET": "NET", "env": "env", "venv": "v env", "git": "git", "github": "github", "config": "config", "ssh": "S S H",
     "gitignore": "git ignore", "bashrc": "bash R C", "zshrc": "Z S H R C",

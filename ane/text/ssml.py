@@ -31,7 +31,8 @@ ELEMENTS = {
     "voice": ("name",),
     "lang": ("xml:lang",),
 }
-# Elements that are ignored, with advice for the note. Elements with a prefix, such as amazon:effect, are ignored, too.
+# Elements that are ignored, with advice that ends the note about them. Elements with a prefix, such as amazon:effect,
+# are ignored, too.
 WITHOUT_EFFECT = {
     "emphasis": "",
     "mark": "",
