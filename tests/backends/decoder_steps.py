@@ -1,15 +1,18 @@
-"""Provide networks, columns (decoder inputs) and schedules of steps, with which tests compare decoders."""
+"""Provide networks, calls of decoders, schedules of steps, and comparisons of the arrays that decoders return."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
 from ane.backends.decoding import Decoder
-from ane.backends.torch.decoder import TorchDecoder
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.system.decibels import snr_db
+from tests.arrays import noise
 
 CPU = torch.device("cpu")
 LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12  # LONGEST is the maximum number of positions in a prefix
@@ -17,7 +20,18 @@ HALF_PRECISION = [(torch.float16, 0.01), (torch.bfloat16, 0.08)]  # dtype, large
 
 
 def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, width), dtype=np.float32)
+    return noise(*shape, width, seed=seed)
+
+
+def turns(prefix: int, lanes: int, count: int, width: int = 64, seed: int = 0) -> list[tuple[Any, ...]]:
+    """The calls of a prefix and of ``count`` steps, each of which adds a column to every lane."""
+    steps = ((columns(seed + turn, lanes, 1, width=width), np.full(lanes, turn)) for turn in range(count))
+    return [(columns(seed, prefix, width=width),), *steps]
+
+
+def answers(decoder: Decoder, calls: Iterable[tuple[Any, ...]]) -> list[np.ndarray]:
+    """Everything that a decoder returns for calls: the arguments of a prefill, or of a step (three axes)."""
+    return [array for call in calls for array in (decoder.prefill if call[0].ndim == 2 else decoder.step)(*call)]
 
 
 def in_dtype(network: UnifiedVoice, dtype: torch.dtype) -> UnifiedVoice:
@@ -32,7 +46,7 @@ def in_dtype(network: UnifiedVoice, dtype: torch.dtype) -> UnifiedVoice:
     return converted.eval().requires_grad_(False)
 
 
-def assert_close(expected: tuple[np.ndarray, ...], actual: tuple[np.ndarray, ...], tolerance: float = 2e-5) -> None:
+def assert_close(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray], tolerance: float = 2e-5) -> None:
     for one, other in zip(expected, actual, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * np.abs(one).max())
@@ -56,26 +70,22 @@ def schedules(longest: int, lanes: int = LANES) -> st.SearchStrategy:
     return st.lists(st.one_of(prefills, steps, steps, steps), min_size=1, max_size=longest)
 
 
-def assert_near(expected: tuple[np.ndarray, ...], actual: tuple[np.ndarray, ...], decibels: float) -> None:
+def assert_near(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray], decibels: float) -> None:
     for one, other in zip(expected, actual, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         assert snr_db(one, other) >= decibels
 
 
-def assert_same_results(both: tuple[TorchDecoder, Decoder], schedule: list[tuple], decibels: float) -> None:
-    """Fill all prefixes, then run the schedule on both decoders."""
-    lanes, width = both[0].lanes, both[0].shape.width
-    for index in range(PREFIXES):
-        assert_near(*(decoder.prefill(columns(index, 3 + index, width=width), index) for decoder in both), decibels)
-    held = np.zeros(lanes, dtype=np.int64)
+def calls_of(schedule: list[tuple], lanes: int, width: int) -> list[tuple[Any, ...]]:
+    """The calls that fill all prefixes and then follow the schedule."""
+    calls, held = [(columns(index, 3 + index, width=width), index) for index in range(PREFIXES)], np.zeros(lanes, int)
     for turn, (action, *rest) in enumerate(schedule):
         if action == "prefill":
-            index, length = rest
-            assert_near(*(decoder.prefill(columns(turn, length, width=width), index) for decoder in both), decibels)
+            calls.append((columns(turn, rest[1], width=width), rest[0]))
             continue
         low, high, back, seen, each = rest
         chosen = slice(low, max(high, low + 1))
         length = np.minimum(np.maximum(held - back, 0), CAPACITY - each)[chosen]
-        x = columns(turn, len(length), each, width=width)
-        assert_near(*(decoder.step(x, length, low, np.array(seen)[chosen]) for decoder in both), decibels)
+        calls.append((columns(turn, len(length), each, width=width), length, low, np.array(seen)[chosen]))
         held[chosen] = length + each
+    return calls

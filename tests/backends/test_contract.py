@@ -4,8 +4,10 @@ Schedules replace prefixes, step some of the lanes, rewind and refill lanes, mov
 steps of several columns. tests/parity/test_whisper_packages.py compares cross-attention.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from copy import deepcopy
 from functools import cache, partial
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -24,16 +26,19 @@ from ane.backends.torch.kernel_decoder import KernelDecoder
 from ane.backends.torch.kernels import library
 from ane.backends.torch.static_decoder import StaticDecoder, run_eagerly
 from converters.tortoise import autoregressive
+from tests.arrays import assert_equal
 from tests.backends.decoder_steps import (
     CAPACITY,
     CPU,
     LANES,
     LONGEST,
     PREFIXES,
+    answers,
     assert_near,
-    assert_same_results,
+    calls_of,
     columns,
     schedules,
+    turns,
 )
 from tests.backends.packaged.packages import FP32, NEEDS_CORE_AI, InPlaceRuntime, functions, saved
 
@@ -79,8 +84,7 @@ def package_functions(backend, tmp_path_factory) -> Callable[[str], list[Package
         if runtime == "Core AI":
             from ane.backends.coreai.runtime import CoreAIRuntime
 
-            core_ai = CoreAIRuntime()
-            found = functions(graphs, paths, runtime=core_ai)
+            found = functions(graphs, paths, runtime=CoreAIRuntime())
             for function in found:
                 function.name = "main"
             return found
@@ -133,41 +137,31 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
 
 
 @EVERY_ENGINE
-@settings(deadline=None)
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
 @given(schedule=schedules(12))
 def test_any_schedule_gives_what_torch_gives(make, engine, schedule):
-    assert_same_results((make("torch"), make(engine)), schedule, THRESHOLDS[engine])
-
-
-def calls(decoder: Decoder, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What each of some calls of a decoder returns."""
-    yield decoder.prefill(columns(seed, 5, width=32))
-    for turn in range(12):
-        yield decoder.step(columns(seed + turn, 2, 1, width=32), np.full(2, turn))
+    plain = make("torch")
+    calls = calls_of(schedule, plain.lanes, plain.shape.width)
+    assert_near(answers(plain, calls), answers(make(engine), calls), THRESHOLDS[engine])
 
 
 @pytest.mark.parametrize("engine", AND_EVERY_RUNTIME)
 def test_two_decoders_stepped_in_turn_equal_each_alone(make, engine):
-    alone = [list(calls(make(engine, 2), seed)) for seed in (10, 50)]
-    in_turn = zip(calls(make(engine, 2), 10), calls(make(engine, 2), 50), strict=True)
-    for expected, found in zip(alone, zip(*in_turn, strict=True), strict=True):
-        for one, other in zip(expected, found, strict=True):
-            np.testing.assert_array_equal(one[0], other[0])
-            np.testing.assert_array_equal(one[1], other[1])
+    both = [turns(5, 2, 12, 32, seed) for seed in (10, 50)]
+    alone = [answers(make(engine, 2), calls) for calls in both]
+    decoders = [make(engine, 2) for _ in both]
+    in_turn = [answers(*each) for pair in zip(*both, strict=True) for each in zip(decoders, zip(pair), strict=True)]
+    for first, expected in enumerate(alone):
+        assert_equal(expected, chain(*in_turn[first::2]))
 
 
 @EVERY_ENGINE
 def test_the_next_call_does_not_overwrite_returned_arrays(make, engine):
-    decoder, width = make(engine), make("torch").shape.width
-    returned = [*decoder.prefill(columns(0, 5, width=width))]
-    before = [array.copy() for array in returned]
-    for turn in range(2):
-        new = decoder.step(columns(turn, LANES, 1, width=width), np.full(LANES, turn))
-        returned += new
-        before += [array.copy() for array in new]
-    decoder.prefill(columns(9, 7, width=width), 1)
-    for one, other in zip(before, returned, strict=True):
-        np.testing.assert_array_equal(one, other)
+    decoder, width, returned, before = make(engine), make("torch").shape.width, [], []
+    for call in (*turns(5, LANES, 2, width), (columns(9, 7, width=width), 1)):
+        returned += answers(decoder, [call])
+        before += deepcopy(returned[len(before) :])
+    assert_equal(before, returned)
 
 
 @EVERY_ENGINE
@@ -196,9 +190,7 @@ def test_a_decoder_copies_lanes_or_says_that_it_cannot(make, engine):
         return
     width = plain.shape.width
     for each in (decoder, plain):
-        each.prefill(columns(0, 5, width=width))
-        for turn in range(2):
-            each.step(columns(turn, LANES, 1, width=width), np.full(LANES, turn))
+        answers(each, turns(5, LANES, 2, width))
         each.copy_lanes(np.array([2, 2, 0, 1]), 2)
     assert_near(
         *(each.step(columns(9, LANES, 1, width=width), np.full(LANES, 2)) for each in (plain, decoder)),

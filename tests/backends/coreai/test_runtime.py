@@ -7,9 +7,9 @@ import pytest
 
 from ane.backends.coreai import runtime
 from ane.backends.coreai.runtime import CoreAIRuntime
-from ane.system.errors import UserError
 from tests.backends.coreml.packages import X, save_scale_package
 from tests.backends.packaged.packages import NEEDS_CORE_AI
+from tests.refusals import assert_refused
 
 
 @pytest.fixture
@@ -20,15 +20,12 @@ def package(tmp_path, monkeypatch):
 
 def test_without_core_ai_or_in_another_version_the_command_to_install_it_is_named(monkeypatch):
     monkeypatch.setattr(runtime, "coreai_version", lambda: "")
-    with pytest.raises(UserError, match=r"Core AI is not installed: .*\.\[coreai\]"):
-        CoreAIRuntime()
+    assert_refused(r"Core AI is not installed: .*\.\[coreai\]", CoreAIRuntime)
     monkeypatch.setattr(runtime, "coreai_version", lambda: "2.0")
-    with pytest.raises(UserError, match=r"Core AI 2.0 is installed, .* needs coreai-core==1.0.0b3"):
-        CoreAIRuntime()
+    assert_refused(r"Core AI 2.0 is installed, .* needs coreai-core==1.0.0b3", CoreAIRuntime)
     monkeypatch.setattr(runtime, "coreai_version", lambda: "1.0.0b3")
     monkeypatch.setitem(sys.modules, "coreai.runtime", None)
-    with pytest.raises(UserError, match="Core AI cannot be imported"):
-        CoreAIRuntime()
+    assert_refused("Core AI cannot be imported", CoreAIRuntime)
 
 
 @NEEDS_CORE_AI
@@ -60,8 +57,7 @@ def test_wrong_inputs_a_missing_state_and_an_unknown_function_are_refused(packag
             function.predict(inputs, function.make_state())
     with pytest.raises(TypeError, match=r"has the states \['total'\], got \[\]"):
         function.predict({"x": X})
-    with pytest.raises(UserError, match="has no function 'other'"):
-        runtime.load(package, "other", "ALL")
+    assert_refused("has no function 'other'", runtime.load, package, "other", "ALL")
 
 
 @NEEDS_CORE_AI

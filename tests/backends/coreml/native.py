@@ -293,16 +293,13 @@ class _MLModelProxy:
         return compute_plan.MLComputePlan(proxy)
 
 
-class _MLComputePlanProxy:
-    pass
+class _MLComputePlanProxy: ...
 
 
-class _MLCPUComputeDeviceProxy:
-    pass
+class _MLCPUComputeDeviceProxy: ...
 
 
-class _MLGPUComputeDeviceProxy:
-    pass
+class _MLGPUComputeDeviceProxy: ...
 
 
 class _MLNeuralEngineComputeDeviceProxy:
@@ -310,8 +307,7 @@ class _MLNeuralEngineComputeDeviceProxy:
         return 16
 
 
-class _MLModelAssetProxy:
-    pass
+class _MLModelAssetProxy: ...
 
 
 CLASSES = (

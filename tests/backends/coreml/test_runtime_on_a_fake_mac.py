@@ -17,10 +17,10 @@ from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.backends.packaged.golden import FILE, GoldenCase, write_golden_cases
 from ane.system import paths
-from ane.system.errors import UserError
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import M2, run
 from tests.backends.coreml.packages import X, save_two_functions
+from tests.refusals import assert_refused
 
 # A function is loaded once
 
@@ -204,16 +204,14 @@ def test_missing_functions_packages_and_compute_units_are_named(api, package, tm
         ((package, "main", "GPU"), "CPU_AND_NE"),
         ((tmp_path / "none.mlpackage", "main", "ALL"), "no Core ML package"),
     ):
-        with pytest.raises(UserError, match=word):
-            runtime.load(*arguments)
+        assert_refused(word, runtime.load, *arguments)
     assert api.compiled == 0
 
 
 def test_a_file_where_the_cache_should_be_is_refused(api, package, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="cannot write"):
-        run(api, package)
+    assert_refused("cannot write", run, api, package)
 
 
 # CoreMLTools
@@ -221,18 +219,16 @@ def test_a_file_where_the_cache_should_be_is_refused(api, package, tmp_path, mon
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="this machine is a Mac")
 def test_core_ml_off_macos_is_refused():
-    with pytest.raises(
-        UserError,
-        match=r"^Core ML runs on macOS only: use backend=mil to interpret the packages, "
+    assert_refused(
+        r"^Core ML runs on macOS only: use backend=mil to interpret the packages, "
         r"or backend=torch$",
-    ):
-        CoreMLRuntime()
+        CoreMLRuntime,
+    )
 
 
 def test_a_macos_without_multifunction_packages_is_refused(mac):
     native.write_system(mac.folder, "14.7.1")
-    with pytest.raises(UserError, match="need macOS 15 or newer: update it"):
-        CoreMLTools()
+    assert_refused("need macOS 15 or newer: update it", CoreMLTools)
 
 
 @pytest.mark.parametrize(
@@ -355,8 +351,7 @@ def test_a_function_that_fails_its_probe_can_be_loaded_to_look_into_it_and_is_pr
 
 def test_a_damaged_file_of_probes_is_named(mac, package):
     (package / FILE).write_bytes(b"no probes")
-    with pytest.raises(UserError, match=r"probes.safetensors is damaged"):
-        runtime_with_trial().load(package, "main", "ALL")
+    assert_refused(r"probes.safetensors is damaged", lambda: runtime_with_trial().load(package, "main", "ALL"))
 
 
 def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_own(mac, tmp_path):

@@ -14,8 +14,8 @@ from coremltools.converters.mil.mil import types
 
 from ane.backends.mil import Interpreter, Package
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from tests.backends.mil.programs import CHANNELS, WEIGHT, X, configured, convert, mb, normal, palettes, run, saved
+from tests.refusals import assert_refused
 
 MANIFEST = "Manifest.json"
 MODEL, WEIGHTS = (f"Data/com.apple.CoreML/{name}" for name in ("model.mlmodel", "weights/weight.bin"))
@@ -62,13 +62,13 @@ def replaced_by_a_fifo(file: Path) -> None:
 )
 def test_a_damaged_package_is_refused_when_it_is_opened(copy: Path, file: str, damage: Callable, message: str):
     damage(copy / file)
-    with pytest.raises(UserError, match=message):
-        Package(copy)
+    assert_refused(message, Package, copy)
 
 
 def test_a_missing_function_is_refused_by_name(plain: Path):
-    with pytest.raises(UserError, match=r"model\.mlpackage has no function 'decode': choose one of main"):
-        Interpreter(Package(plain), "decode")
+    assert_refused(
+        r"model\.mlpackage has no function 'decode': choose one of main", lambda: Interpreter(Package(plain), "decode")
+    )
 
 
 def test_an_unsupported_argument_is_refused_by_name(copy: Path):
@@ -77,18 +77,18 @@ def test_an_unsupported_argument_is_refused_by_name(copy: Path):
     relu = next(operation for operation in block.operations if operation.type == "relu")
     relu.inputs["slope"].arguments.add().name = "x"
     (copy / MODEL).write_bytes(spec.SerializeToString())
-    with pytest.raises(UserError, match=r"does not support the argument slope of the op relu \(relu_0\) in function"):
-        Interpreter(Package(copy))
+    assert_refused(
+        r"does not support the argument slope of the op relu \(relu_0\) in function", lambda: Interpreter(Package(copy))
+    )
 
 
 def test_an_unsupported_op_is_refused_by_name(tmp_path: Path):
     path = saved(convert(lambda x: mb.sliding_windows(x=x, axis=3, size=2)), tmp_path)
-    with pytest.raises(
-        UserError,
-        match=r"does not support the op sliding_windows \(sliding_windows_0\) in "
+    assert_refused(
+        r"does not support the op sliding_windows \(sliding_windows_0\) in "
         r"function 'main' of .*model\.mlpackage",
-    ):
-        Interpreter(Package(path))
+        lambda: Interpreter(Package(path)),
+    )
 
 
 @cache
@@ -112,12 +112,6 @@ def pruned(model: ct.models.MLModel) -> ct.models.MLModel:
 def pruned_and_8_bit(model: ct.models.MLModel) -> ct.models.MLModel:
     config = cto.OpLinearQuantizerConfig(mode="linear_symmetric", dtype="int8")
     return cto.linear_quantize_weights(pruned(model), configured(config), joint_compression=True)
-
-
-def pruned_and_palettes(model: ct.models.MLModel) -> ct.models.MLModel:
-    return cto.palettize_weights(
-        pruned(model), configured(cto.OpPalettizerConfig(nbits=4, mode="uniform")), joint_compression=True
-    )
 
 
 BLOCKS = {"mode": "linear_symmetric", "dtype": "int4", "granularity": "per_block", "block_size": 16}
@@ -154,7 +148,14 @@ IN_GROUPS = {"granularity": "per_grouped_channel", "group_size": 16}
         pytest.param(pruned, "constexpr_sparse_to_dense", ct.target.iOS16, id="sparse iOS16"),
         pytest.param(pruned, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse iOS18"),
         pytest.param(pruned_and_8_bit, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse 8-bit"),
-        pytest.param(pruned_and_palettes, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse palette"),
+        pytest.param(
+            lambda model: cto.palettize_weights(
+                pruned(model), configured(cto.OpPalettizerConfig(nbits=4, mode="uniform")), joint_compression=True
+            ),
+            "constexpr_sparse_to_dense",
+            ct.target.iOS18,
+            id="sparse palette",
+        ),
     ],
 )
 def test_compressed_weights_equal_those_that_coremltools_decompresses(

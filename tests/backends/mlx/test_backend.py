@@ -21,6 +21,9 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles.opening import open_model
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from tests.arrays import assert_equal
+from tests.backends.decoder_steps import answers, turns
+from tests.refusals import assert_refused
 
 SENTENCES = ("Hello there, old friend.", "The turtle was first, after all!", "Is this seat taken?")
 DENOISER_DB = {"fp32": 120, "fp16": 60}
@@ -53,14 +56,13 @@ def voice(model) -> dict[str, np.ndarray]:
     }
 
 
-def answers(decoder: MlxDecoder, seed: int) -> list[np.ndarray]:
-    """Return what a prefill and steps of a decoder answer."""
-    random, width = np.random.default_rng(seed), decoder.shape.width
-    found = [*decoder.prefill(random.standard_normal((PREFIX, width), np.float32))]
-    for step in range(STEPS):
-        columns = random.standard_normal((LANES, 1, width), np.float32)
-        found += decoder.step(columns, np.full(LANES, step, np.int64))
-    return found
+def decoded(engine: MlxBackend, seed: int = 0) -> list[np.ndarray]:
+    """What a new decoder answers to a prefix and to steps."""
+    return spoken(engine.decoder(LANES, STEPS, 1, PREFIX), seed)
+
+
+def spoken(decoder: MlxDecoder, seed: int) -> list[np.ndarray]:
+    return answers(decoder, turns(PREFIX, LANES, STEPS, decoder.shape.width, seed))
 
 
 def test_codes_and_words_in_float32_are_those_of_torch():
@@ -107,13 +109,20 @@ def test_far_distances_share_the_buckets_of_t5():
 
 def test_a_decoder_made_on_one_thread_gives_the_same_on_others(backend):
     engine = backend("fp32")
-    alone = [answers(engine.decoder(LANES, STEPS, 1, PREFIX), seed) for seed in range(3)]
+    alone = [decoded(engine, seed) for seed in range(3)]
     with ThreadPoolExecutor(1) as maker, ThreadPoolExecutor(3) as users:
         decoders = [maker.submit(engine.decoder, LANES, STEPS, 1, PREFIX).result() for _ in range(3)]
-        together = list(users.map(answers, decoders, range(3)))
+        together = list(users.map(spoken, decoders, range(3)))
     for expected, found in zip(alone, together, strict=True):
-        for one, other in zip(expected, found, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(expected, found)
+
+
+def test_networks_are_released_and_loaded_again(model, reference):
+    engine = MlxBackend(model, reference, "fp32")
+    before = decoded(engine)
+    engine.release()
+    assert engine._networks == {}
+    assert_equal(before, decoded(engine))
 
 
 def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(
@@ -123,8 +132,7 @@ def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(
     spoiled = MlxBackend(model, reference, "fp16", keep=True)
     projection = spoiled.network("autoregressive").blocks[0].c_proj
     projection.weight = on_owner(lambda: [mx.zeros_like(part) for part in projection.weight])()
-    with pytest.raises(UserError, match=r"^MLX's decoder in fp16 differs too much .* dB, and 40 dB is needed"):
-        spoiled.decoder(1, 4)
+    assert_refused(r"^MLX's decoder in fp16 differs too much .* dB, and 40 dB is needed", spoiled.decoder, 1, 4)
     assert not list(tmp_path.rglob("mlx/*")), "what failed is asked again"
     right = backend("fp16")
     right.decoder(1, 4)
@@ -135,19 +143,8 @@ def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(
 
 
 def test_models_and_precisions_that_mlx_does_not_run_are_refused_in_a_line(backend):
-    with pytest.raises(UserError, match=r"^backend mlx runs no network of heart models"):
-        ane.load("heart", backend="mlx")
-    with pytest.raises(UserError, match=r"^precision must be auto, fp16, fp32, 8bit, 4bit on MLX, got '6bit'$"):
-        backend("6bit")
-
-
-def test_networks_are_released_and_loaded_again(model, reference):
-    engine = MlxBackend(model, reference, "fp32")
-    before = answers(engine.decoder(LANES, STEPS, 1, PREFIX), 0)
-    engine.release()
-    assert engine._networks == {}
-    for one, other in zip(before, answers(engine.decoder(LANES, STEPS, 1, PREFIX), 0), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_refused(r"^backend mlx runs no network of heart models", ane.load, "heart", backend="mlx")
+    assert_refused(r"^precision must be auto, fp16, fp32, 8bit, 4bit on MLX, got '6bit'$", backend, "6bit")
 
 
 def test_auto_is_mlx_on_apple_silicon_for_a_large_tortoise_that_passes(model, monkeypatch, tmp_path, caplog):

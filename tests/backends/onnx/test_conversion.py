@@ -21,7 +21,6 @@ from ane.commands.convert import report
 from ane.models.tortoise.networks.frames import FrameNorm
 from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from converters.conversion import ROOT, convert
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.function_table import ONNX_THRESHOLDS, onnx_graphs
@@ -29,6 +28,7 @@ from converters.onnx.onnx_package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, 
 from converters.proof.parity import check_threshold
 from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle
+from tests.refusals import assert_refused
 
 ONNX = OnnxTarget()
 SMALL = ["rlg_auto"]
@@ -125,8 +125,10 @@ def test_a_graph_that_the_checker_refuses_is_named(source, tmp_path, monkeypatch
         raise onnx.shape_inference.InferenceError("scale has inconsistent type")
 
     monkeypatch.setattr(onnx.checker, "check_model", refuse)
-    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: ONNX's checker .* inconsistent type"):
-        write_package(source, "rlg_auto", OnnxOptions(), tmp_path)
+    assert_refused(
+        r"rlg_auto, function ar_random, in fp32: ONNX's checker .* inconsistent type",
+        lambda: write_package(source, "rlg_auto", OnnxOptions(), tmp_path),
+    )
 
 
 @pytest.mark.parametrize(("precision", "op"), [("int8", "MatMulInteger"), ("int4", "MatMulNBits")])
@@ -208,8 +210,10 @@ def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, m
 
 def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypatch):
     monkeypatch.setitem(ONNX_THRESHOLDS, "fp32", 500.0)
-    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32 .* below the threshold of 500"):
-        convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    assert_refused(
+        r"rlg_auto, function ar_random, in fp32 .* below the threshold of 500",
+        lambda: convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX),
+    )
     assert not (tmp_path / "out").exists()
 
 

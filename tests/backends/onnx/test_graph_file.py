@@ -10,6 +10,7 @@ import pytest
 from ane.backends.onnx import graph_file
 from ane.backends.onnx.graph_file import compute_in_order
 from ane.system.errors import UserError
+from tests.refusals import assert_refused
 
 
 class CountedCalls:
@@ -50,8 +51,7 @@ def test_results_are_in_order_and_no_more_than_the_workers_run(monkeypatch, coun
 
 def test_a_failure_cancels_the_rest():
     calls = CountedCalls(iter(lambda: 0.01, None))
-    with pytest.raises(UserError, match="item 19 fails"):
-        list(compute_in_order(calls, range(19, -1, -1), 2))
+    assert_refused("item 19 fails", lambda: list(compute_in_order(calls, range(19, -1, -1), 2)))
     assert len(calls.begun) <= 4
     assert calls.running == 0
 

@@ -32,6 +32,7 @@ from ane.backends.onnx.providers import (
     version_problem,
 )
 from ane.system.errors import UserError
+from tests.refusals import assert_refused
 
 
 @pytest.fixture
@@ -69,8 +70,10 @@ def test_a_gpu_that_onnxruntime_is_not_built_for_is_reported(monkeypatch, tmp_pa
 
 
 def test_a_named_provider_whose_library_is_missing_is_an_error(with_cuda):
-    with pytest.raises(UserError, match=r"CUDA does not load \(libcudnn.* an NVIDIA GPU .* backend=onnx:cpu"):
-        choose_onnx_device("cuda", check=failing("cuda"))
+    assert_refused(
+        r"CUDA does not load \(libcudnn.* an NVIDIA GPU .* backend=onnx:cpu",
+        lambda: choose_onnx_device("cuda", check=failing("cuda")),
+    )
 
 
 def test_the_reason_is_the_first_line_of_the_providers_error(with_cuda, monkeypatch):
@@ -88,11 +91,9 @@ def test_a_provider_that_onnx_runtime_silently_leaves_out_is_noticed(with_cuda):
 
 
 def test_without_a_provider_or_onnxruntime_the_error_names_it_or_what_to_install(monkeypatch):
-    with pytest.raises(UserError, match="provider Tensorrt is not part of this onnxruntime"):
-        choose_onnx_device("tensorrt")
+    assert_refused("provider Tensorrt is not part of this onnxruntime", choose_onnx_device, "tensorrt")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UserError, match=r"needs onnxruntime: pip install '.\[onnx\]'"):
-        choose_onnx_device("")
+    assert_refused(r"needs onnxruntime: pip install '.\[onnx\]'", choose_onnx_device, "")
 
 
 @pytest.mark.parametrize(
@@ -265,8 +266,9 @@ def test_cuda_s_libraries_are_loaded_before_all_else_and_the_cpu_loads_none_of_t
 
 def test_versions_that_do_not_fit_stop_cuda_before_a_session(gpu_wheel, monkeypatch, notices):
     monkeypatch.setattr(providers, "installed_versions", lambda ort: replace(FITTING, onnxruntime="1.24.4"))
-    with pytest.raises(UserError, match=r"CUDA does not load \(onnxruntime 1\.24\.4 computes attention on the CPU"):
-        choose_onnx_device("cuda")
+    assert_refused(
+        r"CUDA does not load \(onnxruntime 1\.24\.4 computes attention on the CPU", choose_onnx_device, "cuda"
+    )
     assert "session" not in gpu_wheel
     assert choose_onnx_device("").name == "cpu"
     assert "computes attention on the CPU" in notices[0]

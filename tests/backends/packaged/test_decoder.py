@@ -15,13 +15,12 @@ from ane.backends.packaged.functions import PackageFunction, state_arrays
 from ane.backends.packaged.golden import MOST_VALUES, SAMPLES, GoldenCase, samples, write_golden_cases
 from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
-from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import autoregressive
-from tests.backends.decoder_steps import columns
+from tests.backends.decoder_steps import answers, assert_near, columns, turns
 from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, reference_network, saved
+from tests.refusals import assert_refused
 
 SCALE = 1 / 32
 KINDS = ("step", "state")
@@ -94,29 +93,29 @@ def reference_decoder(network: UnifiedVoice, lanes: int = 5, capacity: int = 24)
     return TorchDecoder(network, lanes, capacity, torch.device("cpu"), torch.float32)
 
 
-def run_five_lanes(decoder, turns: int = 14) -> list[np.ndarray]:
-    """All outputs of five lanes of one prefix: one is reset, one is rewound, one ends with seven positions at once."""
-    outputs = [*decoder.prefill(columns(0, 20))]
-    lengths = np.zeros(5, dtype=np.int64)
-    for turn in range(turns):
+def five_lanes() -> list[tuple]:
+    """Calls for five lanes of one prefix: one is reset, one is rewound, one ends with seven positions at once."""
+    calls, lengths = [(columns(0, 20),)], np.zeros(5, dtype=np.int64)
+    for turn in range(14):
         lengths[2] *= turn != 6
         lengths[0] = 3 if turn == 8 else lengths[0]
-        outputs += decoder.step(columns(1 + turn, 5, 1), lengths)
+        calls.append((columns(1 + turn, 5, 1), lengths.copy()))
         lengths += 1
-    return [*outputs, *decoder.step(columns(99, 1, 7), lengths[3:4], first_lane=3)]
+    return [*calls, (columns(99, 1, 7), lengths[3:4], 3)]
 
 
-def lowest_snr(expected, actual) -> float:
-    """The lowest SNR, in dB, of pairs of outputs."""
-    return min(snr_db(*pair) for pair in zip(expected, actual, strict=True))
+def assert_equals_torch(network, decoder, calls, decibels: float) -> None:
+    """The packages return what torch returns for calls."""
+    assert_near(
+        answers(reference_decoder(network, decoder.lanes, decoder.capacity), calls), answers(decoder, calls), decibels
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("style", STYLES)
 def test_lanes_at_different_positions_match_torch(network, make_decoder, style, kind):
-    expected = run_five_lanes(reference_decoder(network))
     for arithmetic, threshold in FP32_THRESHOLDS[kind] if style == "fp32" else FP16_THRESHOLDS:
-        assert lowest_snr(expected, run_five_lanes(make_decoder(style, kind, arithmetic=arithmetic))) >= threshold
+        assert_equals_torch(network, make_decoder(style, kind, arithmetic=arithmetic), five_lanes(), threshold)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,36 +123,29 @@ def test_heads_in_groups_are_joined_in_their_order(network, tmp_path, monkeypatc
     """As at the official size, where the scores of all heads are too many for the chip."""
     monkeypatch.setattr(blocks, "ON_CHIP", 8 * (160 + 32 + 8) * 4)  # memory for one head
     built = autoregressive.decoder_graphs(network, SCALE)
-    step = built.step(8, 160, {"step": "io"}.get(kind, kind), 160)
-    parts = [built.prefill(32), built.store(160), step]
+    parts = [built.prefill(32), built.store(160), built.step(8, 160, {"step": "io"}.get(kind, kind), 160)]
     paths = saved(parts, STYLES["fp32"], tmp_path)
     prefill, store, grouped = functions(parts, paths)
     decoder = PackagedDecoder([prefill], [grouped], [store], 5, 24, geometry(network), SCALE, np.float32)
-    [(_, threshold)] = FP32_THRESHOLDS[kind]
-    assert lowest_snr(run_five_lanes(reference_decoder(network)), run_five_lanes(decoder)) >= threshold
-    softmaxes = [op for op in Package(paths[step.name]).function("main").ops if op.type == "softmax"]
+    assert_equals_torch(network, decoder, five_lanes(), FP32_THRESHOLDS[kind][0][1])
+    softmaxes = [op for op in Package(paths[parts[-1].name]).function("main").ops if op.type == "softmax"]
     assert len(softmaxes) == network.config.layers * network.config.heads
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make_decoder, kind):
-    packaged = make_decoder(kind=kind, lanes=4, capacity=10, widths=(4,))
-    reference, threshold = reference_decoder(network, 4, 10), 100 if kind == "step" else 65
-    prefix = columns(0, 20)
-    assert lowest_snr(reference.prefill(prefix), packaged.prefill(prefix)) >= 100
-    rng, lengths = np.random.default_rng(7), np.zeros(4, dtype=np.int64)
+    calls, rng, lengths = [(columns(0, 20),)], np.random.default_rng(7), np.zeros(4, dtype=np.int64)
     for turn in range(60):  # these turns take 240 positions, and the pool has 96 slots
-        arguments = columns(turn, 4, 1), lengths
-        assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= threshold
+        calls.append((columns(turn, 4, 1), lengths))
         lengths = np.where((lengths == 9) | (rng.random(4) < 0.1), 0, lengths + 1)
+    packaged = make_decoder(kind=kind, lanes=4, capacity=10, widths=(4,))
+    assert_equals_torch(network, packaged, calls, 100 if kind == "step" else 65)
 
 
 def test_a_state_has_no_gaps_whatever_the_prefix_and_the_number_of_lanes(make_decoder):
     """A prefix of 20 and calls of 5 columns do not fill blocks of 32."""
     packaged = make_decoder(kind="state", lanes=5, capacity=24)
-    packaged.prefill(columns(0, 20))
-    for turn in range(18):
-        packaged.step(columns(turn, 5, 1), np.full(5, turn))
+    answers(packaged, turns(20, 5, 18))
     (pool,) = packaged.pools
     stored = np.flatnonzero(pool.owner[: pool.slots] != pools.FREE)
     assert len(stored) == 20 + 2 * 30  # 6 calls fill 30 of the 32 recent columns, and the next call stores them first
@@ -171,54 +163,42 @@ def test_a_state_without_a_run_of_free_slots_is_rewritten(network, make_decoder,
         return [array]
 
     monkeypatch.setattr(state_pool, "state_arrays", read_one)
-    packaged, reference = make_decoder(kind="state", lanes=5, capacity=24), reference_decoder(network, 5, 24)
-    for decoder in (packaged, reference):
-        decoder.prefill(columns(0, 20))
-    for turn in range(48):
-        lanes, length = (5, turn) if turn < 24 else (4, turn - 24)
-        arguments = columns(turn, lanes, 1), np.full(lanes, length), 5 - lanes
-        assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= 65
+    again = [(columns(turn, 4, 1), np.full(4, turn - 24), 1) for turn in range(24, 48)]
+    calls = [*turns(20, 5, 24), *again, (columns(99, 1, 1), np.array([23]))]
+    assert_equals_torch(network, make_decoder(kind="state", lanes=5, capacity=24), calls, 65)
     assert read
-    last = columns(99, 1, 1), np.array([23])
-    assert lowest_snr(reference.step(*last), packaged.step(*last)) >= 65
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_takes_the_function_with_the_fewest_slots_that_hold_the_text(network, make_decoder, monkeypatch, kind):
     """Nothing is computed again when the text grows into the next one."""
-    packaged, reference = make_decoder(kind=kind, widths=(8,)), reference_decoder(network)
-    called, call = [], PackageFunction.__call__
+    packaged, called, call = make_decoder(kind=kind, widths=(8,)), [], PackageFunction.__call__
 
     def noted(function: PackageFunction, *arguments, **inputs) -> dict[str, np.ndarray]:
         called.extend([function.bucket["slots"]] if function in packaged.steps else [])
         return call(function, *arguments, **inputs)
 
     monkeypatch.setattr(PackageFunction, "__call__", noted)
-    for decoder in (packaged, reference):
-        decoder.prefill(columns(0, 20))
-    for turn in range(24):
-        arguments = columns(turn, 5, 1), np.full(5, turn)
-        assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= (100 if kind == "step" else 65)
+    assert_equals_torch(network, packaged, turns(20, 5, 24), 100 if kind == "step" else 65)
     assert called == sorted(called)
     assert set(called) == {96, 160}
 
 
 def test_a_prefix_longer_than_every_prefill_bucket_is_fed_as_steps(network, make_decoder):
-    prefix = columns(5, 50)
-    assert lowest_snr(reference_decoder(network).prefill(prefix), make_decoder(capacity=8).prefill(prefix)) >= 100
+    assert_equals_torch(network, make_decoder(capacity=8), [(columns(5, 50),)], 100)
 
 
 def test_lanes_that_one_pool_cannot_hold_are_divided_among_several(network, make_decoder):
     packaged = make_decoder(lanes=5, capacity=30)  # 160 slots are enough for 4 lanes of 30 next to a prefix of 20
-    expected = run_five_lanes(reference_decoder(network, 5, 30))
-    assert lowest_snr(expected, run_five_lanes(packaged)) >= 100
+    assert_equals_torch(network, packaged, five_lanes(), 100)
     assert [pool.lanes for pool in packaged.pools] == [4, 1]
 
 
 def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
-    with pytest.raises(UserError, match=r"takes 20 positions .* up to 200.*has 160.*larger buckets") as caught:
-        make_decoder(capacity=200).prefill(columns(0, 20))
-    assert "\n" not in str(caught.value)
+    assert_refused(
+        r"takes 20 positions .* up to 200.*has 160.*larger buckets",
+        lambda: make_decoder(capacity=200).prefill(columns(0, 20)),
+    )
 
 
 def test_parts_of_the_logits_are_joined_in_their_order():

@@ -1,13 +1,9 @@
 """Test that the backend "auto" moves to other compute units or to torch if an engine refuses, with one notice each."""
 
 # ruff: noqa: F811  fixtures are imported
-
-import json
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +20,6 @@ from ane.cli import main
 from ane.models.tortoise.settings import Diffusion, TortoiseSettings
 from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml import native
@@ -32,8 +27,10 @@ from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
 from tests.backends.decoder_steps import columns
 from tests.conversions import converted
+from tests.edits import edit_json
 from tests.notices import noticed
 from tests.random_model import sized, write_random_bundle
+from tests.refusals import assert_refused
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "univnet": (14,)}
 # functions that replace steps with a state
@@ -203,8 +200,7 @@ def test_on_macos_27_verification_runs_no_function_on_the_gpu(macos_27, bundle):
 
 def test_on_macos_27_a_refusal_does_not_advise_the_gpu(macos_27, bundle):
     macos_27.order(Order("load", function="denoise_2_64", units="CPU_AND_NE", message="ANECCompile() FAILED"))
-    with pytest.raises(UserError, match=r": try compute_units=CPU_ONLY$"):
-        speak(bundle, "coreml", compute_units="CPU_AND_NE")
+    assert_refused(r": try compute_units=CPU_ONLY$", speak, bundle, "coreml", compute_units="CPU_AND_NE")
 
 
 def test_on_macos_27_the_gpu_runs_what_it_is_chosen_for(macos_27, bundle):
@@ -281,11 +277,13 @@ def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch
 
 def test_a_bundle_without_probes_opens_and_keeps_the_cache_on_the_host(mac, bundle, expected, tmp_path):
     older = shutil.copytree(bundle, tmp_path / "older")
-    manifest = json.loads((older / "bundle.json").read_text())
-    for package in manifest["coreml"]["packages"]:
-        (older / package["path"] / FILE).unlink()
-        package["files"] = [file for file in package["files"] if not file["file"].endswith(FILE)]
-    (older / "bundle.json").write_text(json.dumps(manifest))
+
+    def remove_probes(manifest: dict) -> None:
+        for package in manifest["coreml"]["packages"]:
+            (older / package["path"] / FILE).unlink()
+            package["files"] = [file for file in package["files"] if not file["file"].endswith(FILE)]
+
+    edit_json(older / "bundle.json", remove_probes)
     audio, notices, _ = speak(older, cache="auto")
     assert notices == []
     assert snr_db(expected, audio) > SAME_DB
@@ -328,22 +326,7 @@ def test_a_damaged_package_is_left_to_torch(mac, bundle, tmp_path):
 
 def test_core_ml_that_was_asked_for_by_name_is_never_replaced(mac, bundle):
     mac.order(Order("load", function="denoise_2_64"))
-    with pytest.raises(UserError, match="try compute_units="):
-        speak(bundle, "coreml")
-
-
-@pytest.mark.parametrize("cache", ["io", "state"])
-def test_two_streams_at_once_sound_as_each_alone(mac, bundle, cache):
-    synthesizer = TortoiseSpeaker(Bundle(bundle), load_backend("coreml", Bundle(bundle), cache=cache))
-
-    def stream(text: str) -> Iterator[np.ndarray]:
-        return synthesizer.stream(text, "noise", seed=0, settings=settings())
-
-    texts = "Hi.", "You."
-    alone = [np.concatenate(list(stream(text))) for text in texts]
-    in_turn = zip(*zip_longest(*map(stream, texts), fillvalue=np.zeros(0, np.float32)), strict=True)
-    for expected, pieces in zip(alone, in_turn, strict=True):
-        np.testing.assert_array_equal(expected, np.concatenate(pieces))
+    assert_refused("try compute_units=", speak, bundle, "coreml")
 
 
 class RefusingDecoder:

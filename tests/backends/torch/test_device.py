@@ -18,6 +18,7 @@ from ane.backends.torch.device import ConvolutionPrecision, choose_device, retur
 from ane.cli import main
 from ane.system.errors import UserError
 from tests.random_model import random_model
+from tests.refusals import assert_refused
 
 CUDA = torch.device("cuda")
 
@@ -94,8 +95,9 @@ def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice_and_cuda_by_name
                 assert line.startswith("using cpu instead of CUDA: ")
                 assert PROBLEMS[problem][1] in line
                 assert "\n" not in line
-    with pytest.raises(UserError, match=re.escape(PROBLEMS[problem][1]) + ".*, or use torch:cpu$"):
-        load_backend("torch:cuda", random_model())
+    assert_refused(
+        re.escape(PROBLEMS[problem][1]) + ".*, or use torch:cpu$", lambda: load_backend("torch:cuda", random_model())
+    )
 
 
 def test_choosing_the_cpu_does_not_start_cuda(monkeypatch):
@@ -113,8 +115,7 @@ def test_a_gpu_number_that_does_not_exist_is_refused(monkeypatch, name):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("cuda:1") == torch.device("cuda:1")
     assert choose_device("auto") == CUDA
-    with pytest.raises(UserError, match=rf"no {name!r} device for torch \(it has 2 of kind cuda, numbered from 0\)"):
-        choose_device(name)
+    assert_refused(rf"no {name!r} device for torch \(it has 2 of kind cuda, numbered from 0\)", choose_device, name)
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -131,8 +132,9 @@ def test_bfloat16_needs_a_gpu_that_computes_in_it(monkeypatch, native):
     if native:
         assert choose_precision("bf16", "fp16", CUDA).dtype == torch.bfloat16
     else:
-        with pytest.raises(UserError, match=r"precision bf16: Tesla V100 does not .* use fp16 or fp32"):
-            choose_precision("bf16", "fp16", CUDA)
+        assert_refused(
+            r"precision bf16: Tesla V100 does not .* use fp16 or fp32", choose_precision, "bf16", "fp16", CUDA
+        )
 
 
 @pytest.mark.parametrize(
@@ -222,8 +224,7 @@ def test_the_vocoder_moves_to_the_cpu_and_the_decoder_stays(monkeypatch):
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options, message):
-    with pytest.raises(UserError, match=message):
-        load_backend("torch:cpu", random_model(), **options)
+    assert_refused(message, lambda: load_backend("torch:cpu", random_model(), **options))
 
 
 CUDNN = torch.backends.cudnn

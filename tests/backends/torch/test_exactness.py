@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,8 @@ from ane.backends.torch import linear
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.kernels import KernelLinear, has_kernel
+from tests.arrays import assert_equal, noise
+from tests.backends.decoder_steps import CPU, columns
 from tests.random_model import random_model
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only promised on x86-64")
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), r
 CPUS = Path("/proc/cpuinfo")
 INTEL = CPUS.exists() and "GenuineIntel" in CPUS.read_text()
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
-WIDTH, CAPACITY, LONGEST = 64, 70, 50
+CAPACITY, LONGEST = 70, 50
 
 LANES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, CAPACITY - 1)), min_size=1, max_size=9)  # prefix, length
 
@@ -45,54 +47,36 @@ def backend(request) -> TorchBackend:
     return backend
 
 
-@pytest.fixture(autouse=True)
-def restored_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-def columns(seed: int, count: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, WIDTH), dtype=np.float32)
-
-
-def prefix(index: int) -> np.ndarray:
-    return columns(index, (LONGEST, 3, 17, 32)[index])
-
-
-def stepped(
-    backend: TorchBackend, lanes: list[tuple[int, int]], first_lane: int = 0, new: int = 1
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def stepped(backend: TorchBackend, lanes: list[tuple[int, int]], first_lane: int = 0, new: int = 1) -> list[np.ndarray]:
     """Hidden states and logits of every lane; those of a prefix and a length are always fed the same columns."""
-    decoder = backend.decoder(first_lane + len(lanes), CAPACITY + new, 4, LONGEST)
-    for index in {index for index, _ in lanes}:
-        decoder.prefill(prefix(index), index)
+    decoder, (indices, lengths) = (
+        backend.decoder(first_lane + len(lanes), CAPACITY + new, 4, LONGEST),
+        np.array(lanes).T,
+    )
+    for index in {*indices}:
+        decoder.prefill(columns(index, (LONGEST, 3, 17, 32)[index]), index)
     for lane, (index, length) in enumerate(lanes):
         if length:
             decoder.step(columns(index, length)[None], np.zeros(1, np.int64), first_lane + lane, np.array([index]))
-    fed = np.stack([columns(100 + length, new) for _, length in lanes])
     hidden, logits = decoder.step(
-        fed, np.array([length for _, length in lanes]), first_lane, np.array([index for index, _ in lanes])
+        np.stack([columns(100 + length, new) for length in lengths]), lengths, first_lane, indices
     )
-    return list(zip(hidden, logits, strict=True))
+    return [array for pair in zip(hidden, logits, strict=True) for array in pair]
 
 
 @settings(max_examples=12, deadline=None)
 @given(lanes=LANES, first_lane=st.integers(0, 2), new=st.sampled_from((1, 1, 3)))
 def test_a_lane_does_not_depend_on_its_neighbours(backend, lanes, first_lane, new):
-    for together, lane in zip(stepped(backend, lanes, first_lane, new), lanes, strict=True):
-        for one, alone in zip(together, stepped(backend, [lane], 0, new)[0], strict=True):
-            np.testing.assert_array_equal(one, alone)
+    alone = [array for lane in lanes for array in stepped(backend, [lane], 0, new)]
+    assert_equal(alone, stepped(backend, lanes, first_lane, new))
 
 
 def test_a_lane_does_not_depend_on_the_number_of_threads(backend):
-    lanes = [(0, 40), (0, 3), (2, 60), (1, 0), (0, 17)]
     outputs = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        outputs.append([array for pair in stepped(backend, lanes) for array in pair])
-    for one, two in zip(*outputs, strict=True):
-        np.testing.assert_array_equal(one, two)
+        outputs.append(stepped(backend, [(0, 40), (0, 3), (2, 60), (1, 0), (0, 17)]))
+    assert_equal(*outputs)
 
 
 class OnlyAttention:
@@ -109,56 +93,47 @@ class OnlyAttention:
         return hidden
 
 
+def assert_independent(stepped: Callable[[list[int], int], np.ndarray], neighbours: list[list[int]]) -> None:
+    """``stepped(lanes, columns)`` returns for each of four lanes what it returns for the lane alone."""
+    for count in (1, 3):
+        alone = [stepped([index], count)[0] for index in range(4)]
+        for chosen in neighbours:
+            assert_equal([alone[index] for index in chosen], stepped(chosen, count))
+
+
 @pytest.mark.parametrize("head_width", [16, 24, 32, 48, 64, 80, 96, 128])
 def test_attention_does_not_depend_on_neighbours_at_any_width_of_heads(head_width):
     """Libraries choose a kernel by the ratio of a product's width to its rows, and split long sums."""
     rng, lengths = np.random.default_rng(0), (5, 70, 150, 260)
     prefixes = [rng.standard_normal((length, 4 * head_width), dtype=np.float32) for length in lengths]
-    network = OnlyAttention(4, head_width)
 
-    def stepped(chosen: list[int], columns: int) -> list[np.ndarray]:
-        column = np.random.default_rng(1).standard_normal((1, columns, 4 * head_width), dtype=np.float32)
-        decoder = TorchDecoder(network, len(chosen), 9, torch.device("cpu"), torch.float32, 4, max(lengths))
+    def stepped(chosen: list[int], columns: int) -> np.ndarray:
+        column, lanes = noise(1, columns, 4 * head_width, seed=1), len(chosen)
+        decoder = TorchDecoder(OnlyAttention(4, head_width), lanes, 9, CPU, torch.float32, 4, max(lengths))
         for index in set(chosen):
             decoder.prefill(prefixes[index], index)
         for length in (0, columns):
-            hidden, _ = decoder.step(column.repeat(len(chosen), 0), np.full(len(chosen), length), 0, np.array(chosen))
+            hidden, _ = decoder.step(column.repeat(lanes, 0), np.full(lanes, length), 0, np.array(chosen))
         return hidden
 
-    for columns in (1, 3):
-        alone = {index: stepped([index], columns)[0] for index in range(len(lengths))}
-        for chosen in (
-            [0, 1],
-            [2, 3],
-            [0, 1, 2],
-            [0, 0],
-            [2] * 40,
-            [0, 3, 1, 3],
-            [0, *[1] * 20, *[2] * 30],
-            [3, 2, 1, 0],
-        ):
-            for index, hidden in zip(chosen, stepped(chosen, columns), strict=True):
-                np.testing.assert_array_equal(hidden, alone[index])
+    several = [0, 3, 1, 3], [2] * 40, [0, *[1] * 20, *[2] * 30]
+    assert_independent(stepped, [[0, 1], [2, 3], [0, 1, 2], [0, 0], *several, [3, 2, 1, 0]])
 
 
 @pytest.mark.parametrize("head_width", [16, 64, 96])
 def test_attention_does_not_depend_on_how_long_the_neighbours_are(head_width):
     """Sums over hundreds of own positions; those of a longer neighbour are masked."""
-    rng, lengths = np.random.default_rng(0), (30, 150, 260, 470)
-    spoken = rng.standard_normal((len(lengths), max(lengths), 4 * head_width), dtype=np.float32)
+    lengths = 30, 150, 260, 470
+    spoken = noise(len(lengths), max(lengths), 4 * head_width)
 
     def stepped(chosen: list[int], columns: int) -> np.ndarray:
-        decoder = TorchDecoder(OnlyAttention(4, head_width), len(chosen), 480, torch.device("cpu"), torch.float32)
+        decoder = TorchDecoder(OnlyAttention(4, head_width), len(chosen), 480, CPU, torch.float32)
         decoder.prefill(spoken[0, :70])
         for lane, index in enumerate(chosen):
             decoder.step(spoken[index : index + 1, : lengths[index]], np.zeros(1, np.int64), lane)
         return decoder.step(spoken[chosen, :columns], np.array([lengths[index] for index in chosen]))[0]
 
-    for columns in (1, 3):
-        alone = [stepped([index], columns)[0] for index in range(len(lengths))]
-        for chosen in ([0, 1], [1, 2, 0], [1, 3], [0, 3, 2, 2]):
-            for index, hidden in zip(chosen, stepped(chosen, columns), strict=True):
-                np.testing.assert_array_equal(hidden, alone[index])
+    assert_independent(stepped, [[0, 1], [1, 2, 0], [1, 3], [0, 3, 2, 2]])
 
 
 @pytest.mark.xfail(
@@ -200,9 +175,8 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
     assert isinstance(layer, KernelLinear) == (kernels == "own")
     expected = layer(x)
     for rows in (1, 2, 3, 7, 8, 14, 16, 17, 31, 32, 33, 44, 61, 130, 384):
-        torch.set_num_threads(1)
-        assert torch.equal(torch.cat([layer(part) for part in x.split(rows)]), expected), rows
-        torch.set_num_threads(2)  # fewer calls of few rows, because a call waits for CPUs that other tests use
-        count = max(64, 16 * rows)
-        assert torch.equal(torch.cat([layer(part) for part in x[:count].split(rows)]), expected[:count]), rows
+        # fewer calls of few rows on two threads, because a call waits for CPUs that other tests use
+        for threads, count in ((1, len(x)), (2, max(64, 16 * rows))):
+            torch.set_num_threads(threads)
+            assert torch.equal(torch.cat([layer(part) for part in x[:count].split(rows)]), expected[:count]), rows
     assert torch.equal(layer(x[None, :1]), expected[None, :1])

@@ -16,6 +16,7 @@ from ane.backends.torch.frame_layers import frame_packing
 from ane.backends.torch.kernel_frames import has_frame_kernels
 from ane.models.tortoise.networks.frames import FrameConv
 from ane.system.decibels import snr_db
+from tests.arrays import assert_equal
 from tests.random_model import CONFIGS, random_model
 
 VNNI, AMX = torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported()
@@ -103,18 +104,14 @@ def test_a_packed_denoiser_reaches_its_threshold(backend):
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=4), st.booleans())
 def test_a_packed_denoiser_gives_an_utterance_the_same_bits_beside_others(backend, seeds, guided):
-    for seed, together in zip(seeds, denoised(backend, seeds, guided), strict=True):
-        np.testing.assert_array_equal(denoised(backend, [seed], guided)[0], together)
+    assert_equal([denoised(backend, [seed], guided)[0] for seed in seeds], denoised(backend, seeds, guided))
 
 
 def test_a_packed_denoiser_computes_the_same_on_any_number_of_threads(backend):
-    before, outputs = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            outputs.append(denoised(backend, [1000])[0])
-    finally:
-        torch.set_num_threads(before)
+    outputs = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        outputs.append(denoised(backend, [1000])[0])
     np.testing.assert_array_equal(*outputs)
 
 
@@ -131,8 +128,7 @@ def test_a_packed_clvp_reaches_its_threshold_and_ranks_a_candidate_alone_as_besi
     exact = TorchBackend(random_model(), "cpu", "fp32").run("clvp_speech", codes=codes)
     together = backend.run("clvp_speech", codes=codes)
     assert snr_db(exact, together) > NETWORK_DB[backend.chosen.name]
-    for index in range(len(codes)):
-        np.testing.assert_array_equal(backend.run("clvp_speech", codes=codes[index : index + 1])[0], together[index])
+    assert_equal([backend.run("clvp_speech", codes=row[None])[0] for row in codes], together)
 
 
 @pytest.mark.skipif("int8" not in AVAILABLE, reason="this CPU has no packed layers")
@@ -159,9 +155,8 @@ def test_with_amx_torchs_packing_for_int8_is_that_for_bf16(monkeypatch):
 
 def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
     monkeypatch.setattr(frame_layers, "has_frame_kernels", lambda kind: False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    for name in ("_is_amx_tile_supported", "_is_vnni_supported", "_is_avx512_bf16_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
     assert frame_packing("bf16") is None
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
     assert frame_packing("int8").attention is None

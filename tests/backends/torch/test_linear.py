@@ -27,8 +27,8 @@ from ane.backends.torch.linear import (
     quantise,
 )
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from tests.random_model import random_model
+from tests.refusals import assert_refused
 
 CPU = torch.device("cpu")
 VNNI = torch.cpu._is_vnni_supported() and torch.backends.mkldnn.is_available()
@@ -191,8 +191,7 @@ def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone(no_
         assert default.linear not in INT8
         assert int8.linear in INT8
         assert int8.dtype == default.dtype
-    with pytest.raises(UserError, match="int8 runs on the CPU only"):
-        choose_precision("int8", "fp16", torch.device("cuda"))
+    assert_refused("int8 runs on the CPU only", lambda: choose_precision("int8", "fp16", torch.device("cuda")))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])

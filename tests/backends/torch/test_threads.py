@@ -41,10 +41,7 @@ class SharedMachine:
 
 @pytest.fixture(autouse=True)
 def four_threads():
-    before = torch.get_num_threads()
     torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_a_machine_without_other_work_keeps_all_threads():
