@@ -14,7 +14,6 @@ from ane.backends.mil import Arithmetic
 from ane.bundles import Bundle, open_model
 from ane.bundles.weights import layout
 from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.tortoise import networks
 from ane.models.tortoise.networks.clvp import CLVPConfig
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
@@ -22,7 +21,7 @@ from ane.models.vocoders.bigvgan import BigVGANConfig
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.tortoise import conditioning
 from tests import random_model
-from tests.fastspeech_files import write_fastspeech, write_hifigan
+from tests.fastspeech_files import fastspeech_bundle
 from tests.imported import imported
 from tests.models.whisper.random_whisper import RandomSizes, write_hugging_face
 
@@ -207,19 +206,13 @@ def odd_tortoise(folder: Path) -> Bundle:
         return random_tortoise(folder)
 
 
-def fastspeech(folder: Path) -> Bundle:
-    """Its kernels are wider than the official ones, and both sides have another number of heads."""
-    vocoder = write_hifigan(folder / "generator.pth")
-    return write_bundle(import_fastspeech(write_fastspeech(folder / "checkpoint.pt"), vocoder=vocoder), folder / "out")
-
-
 MODELS: dict[str, Callable[[Path], Bundle]] = {
     "tortoise": random_tortoise,
     "other clips": random_tortoise,
     "odd tortoise": odd_tortoise,
     "demo": lambda folder: open_model("demo"),
     "whisper": lambda folder: imported(write_hugging_face(folder, RandomSizes(n_audio_ctx=20)), folder / "bundle"),
-    "fastspeech": fastspeech,
+    "fastspeech": fastspeech_bundle,
     "hibari": lambda folder: open_model("heart"),
 }
 NETWORKS = {

@@ -183,8 +183,7 @@ def test_core_ai_computes_the_references_outputs(model, tmp_path, name, network)
         package = write_package(model(name), network, replace(OPTIONS, precision="fp32"), tmp_path)
     compared = on_packages(model(name), package, tmp_path, CoreAIRuntime())
     for function, record in package.functions.items():
-        floors = table.floors_of(name, network, record.kind)
-        assert_near(compared, function, CORE_AI, floors)
+        assert_near(compared, function, CORE_AI, table.floors_of(name, network, record.kind))
 
 
 @NEEDS_CORE_AI

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import coremltools as ct
 import onnx
@@ -11,37 +10,19 @@ import onnxruntime
 import pytest
 import torch
 
-from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
-from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.version import version
 from converters.coreml.coreml_package import CoreMLOptions, load_reference
 from converters.coreml.graph import Style
 from converters.descriptions import EMBEDDINGS, describe, descriptions
 from converters.function_table import convertible_model, coreml_graphs, onnx_graphs, pick_networks, scale_of
 from converters.onnx import onnx_package
-from tests.fastspeech_files import write_fastspeech, write_hifigan
-from tests.imported import imported
-from tests.models.whisper.random_whisper import write_openai
-from tests.random_model import random_model
+from tests.converters import conformance_table as table
 
 Shape = Sequence[int | str]  # a string names an axis of any length
 
 
-def fastspeech(folder: Path) -> Bundle:
-    write_fastspeech(folder / "checkpoint.pt")
-    write_hifigan(folder / "generator.pth")
-    contents = import_fastspeech(folder / "checkpoint.pt", vocoder=folder / "generator.pth")
-    return write_bundle(contents, folder / "bundle")
-
-
-MODELS = {
-    "tortoise": lambda folder: random_model(),
-    "heart": lambda folder: open_model("heart"),
-    "fastspeech": fastspeech,
-    "whisper": lambda folder: imported(write_openai(folder)),
-}
+MODELS = "tortoise", "hibari", "fastspeech", "whisper"
 
 
 def check_axes(axes: str, shape: Shape, lengths: dict[str, int | str]) -> None:
@@ -61,44 +42,27 @@ def coreml_values(model: Bundle, network: str) -> Iterator[tuple[str, Mapping[st
     reference = load_reference(model, network)
     request = CoreMLOptions().request(reference, model, scale_of(network, load_reference(model, network)))
     for graph in {graph.kind: graph for graph in coreml_graphs(network, request)}.values():
-        spec = graph.build(Style("fp32")).get_spec().description
-        yield (
-            graph.kind,
-            graph.bucket,
-            {
-                value.name: list(
-                    (
-                        value.type.stateType.arrayType
-                        if value.type.WhichOneof("Type") == "stateType"
-                        else value.type.multiArrayType
-                    ).shape
-                )
-                for value in (*spec.input, *spec.output, *spec.state)
-            },
-        )
+        spec, shapes = graph.build(Style("fp32")).get_spec().description, {}
+        for value in (*spec.input, *spec.output, *spec.state):
+            is_state = value.type.WhichOneof("Type") == "stateType"
+            shapes[value.name] = (value.type.stateType.arrayType if is_state else value.type.multiArrayType).shape
+        yield graph.kind, graph.bucket, shapes
 
 
 def onnx_values(model: Bundle, network: str) -> Iterator[tuple[str, Mapping[str, int], dict[str, Shape]]]:
     graphs = onnx_graphs(network, onnx_package.load_reference(model, network, "fp32"), torch.float32)
     for kind, graph in graphs.items():
-        examples = {
-            name: (value[0] if isinstance(value, list) else value, axes) for name, (value, axes) in graph.inputs.items()
-        }
-        yield (
-            kind,
-            {},
-            {
-                name: [axes.get(index, length) for index, length in enumerate(value.shape)]
-                for name, (value, axes) in examples.items()
-            }
-            | dict.fromkeys(graph.outputs),
-        )
+        shapes: dict[str, Shape] = dict.fromkeys(graph.outputs)
+        for name, (value, axes) in graph.inputs.items():
+            example = value[0] if isinstance(value, list) else value
+            shapes[name] = [axes.get(index, length) for index, length in enumerate(example.shape)]
+        yield kind, {}, shapes
 
 
 @pytest.mark.parametrize("target", [coreml_values, onnx_values])
 @pytest.mark.parametrize("family", MODELS)
 def test_the_axes_of_every_value_are_described(family, target, tmp_path):
-    model, form, seen = MODELS[family](tmp_path), target.__name__.partition("_")[0], set()
+    model, form, seen = table.MODELS[family](tmp_path), target.__name__.partition("_")[0], set()
     rows = [row for row in convertible_model(model).functions if getattr(row, form)]
     for network in pick_networks(model, None, list(dict.fromkeys(row.network for row in rows))):
         for kind, bucket, values in target(model, network):

@@ -1,10 +1,11 @@
-"""Test the table of converted functions, the facts that a conversion records, and packages that are no longer valid."""
+"""Test the table of converted functions, what a conversion records and prints, and packages that are not valid."""
 
 import json
 import pkgutil
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,16 +15,19 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.family import find_family
 from ane.bundles.package_records import WEIGHTS
 from ane.cli import main
+from ane.commands import convert
 from ane.commands.packages import open_undamaged
 from ane.models.tortoise.networks import NETWORKS
-from ane.system.errors import UserError
 from converters import function_table as functions
 from converters.conversion import ROOT, graph_fingerprint
 from converters.coreml.coreml_package import CoreMLOptions, check_options
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.function_table import all_functions, convertible_networks, family_of, functions_of
+from converters.progress import ConversionProgress, memory_needed
 from tests.conversions import converted
+from tests.edits import edit_json, flip
 from tests.random_model import random_model
+from tests.refusals import assert_refused
 
 
 def test_families_with_networks_are_converted_to_both_formats():
@@ -66,13 +70,13 @@ def test_reports_state_the_kept_codes_and_misheard_words_that_were_counted():
 
 
 def test_an_unknown_network_is_reported_with_the_known_ones():
-    with pytest.raises(UserError, match="whisperer is not converted: choose from autoregressive, "):
-        functions_of("whisperer", "coreml")
+    assert_refused("whisperer is not converted: choose from autoregressive, ", functions_of, "whisperer", "coreml")
 
 
 def test_a_state_that_the_neural_engine_would_refuse_is_refused_with_the_next_length():
-    with pytest.raises(UserError, match=r"step=450.*use 480"):
-        check_options(CoreMLOptions(lanes=(1,), buckets={"step": (450,)}), random_model())
+    assert_refused(
+        r"step=450.*use 480", lambda: check_options(CoreMLOptions(lanes=(1,), buckets={"step": (450,)}), random_model())
+    )
     check_options(CoreMLOptions(lanes=(1,), buckets={"step": (480,)}), random_model())
     check_options(CoreMLOptions(lanes=(1,), caches=("io",), buckets={"step": (450,)}), random_model())
 
@@ -150,45 +154,33 @@ def test_it_changes_with_a_library_and_with_a_files_name(copy):
         (folder / "vocoder.py").rename(folder / "univnet.py")
 
 
-@pytest.fixture(scope="module")
-def intact(random_bundle, shared) -> Path:
-    small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
-    return converted(shared, Bundle(random_bundle), [small], ["rlg_auto", "autoregressive"]).path
-
-
 @pytest.fixture
-def copied(intact, tmp_path) -> Bundle:
+def copied(random_bundle, shared, tmp_path) -> Bundle:
+    small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
+    intact = converted(shared, Bundle(random_bundle), [small], ["rlg_auto", "autoregressive"]).path
     return Bundle(shutil.copytree(intact, tmp_path / "copied"))
 
 
 def edit(bundle: Bundle, change) -> None:
-    path = bundle.path / "bundle.json"
-    stated = json.loads(path.read_text())
-    change(stated)
-    path.write_text(json.dumps(stated))
+    edit_json(bundle.path / "bundle.json", change)
 
 
 def damage_weights(bundle: Bundle) -> None:
     path = next(bundle.path.rglob("autoregressive-fp16.mlpackage/**/weight.bin"))
-    data = bytearray(path.read_bytes())
-    data[1000] ^= 255
     path.chmod(0o644)
-    path.write_bytes(data)
+    flip(path, 1000)
 
 
-def take_packages_of_another_model(bundle: Bundle) -> None:
-    def swap(stated):
-        packages = {package["network"]: package for package in stated["coreml"]["packages"]}
-        packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
-
-    edit(bundle, swap)
+def swap(stated: dict) -> None:
+    packages = {package["network"]: package for package in stated["coreml"]["packages"]}
+    packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
         (damage_weights, "weight.bin has SHA-256"),
-        (take_packages_of_another_model, "was converted from other weights"),
+        (lambda bundle: edit(bundle, swap), "was converted from other weights"),
         (lambda bundle: edit(bundle, lambda stated: stated["coreml"].update(format=2)), "update tortoise-ane"),
         (lambda bundle: edit(bundle, lambda stated: stated.pop("coreml")), "ane convert"),
         (lambda bundle: None, "largest decoder bucket of this bundle has 128"),
@@ -232,8 +224,7 @@ def test_packages_that_cannot_speak_are_reported_in_a_line(copied, capsys, chang
 )
 def test_an_invalid_record_is_reported(copied, change, problem):
     edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
-    with pytest.raises(UserError, match=problem):
-        Bundle(copied.path)
+    assert_refused(problem, lambda: Bundle(copied.path))
 
 
 def test_packages_of_unknown_networks_are_ignored(copied):
@@ -249,8 +240,7 @@ def test_packages_of_unknown_networks_are_ignored(copied):
     ],
 )
 def test_options_that_the_packages_or_the_interpreter_lack_are_refused(copied, option, fault):
-    with pytest.raises(UserError, match=fault):
-        load_backend("mil", copied, **option)
+    assert_refused(fault, load_backend, "mil", copied, **option)
 
 
 def test_networks_without_a_package_are_named(copied):
@@ -261,3 +251,63 @@ def test_a_damaged_cached_copy_of_the_embedded_voice_is_not_used(copied):
     assert open_undamaged(copied.path).packages
     next(copied.path.rglob("weight.bin")).unlink()
     assert open_undamaged(copied.path) is None
+
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def measured_peaks() -> dict[str, float]:
+    """GB of the largest networks at the official size; the decoder with all functions was measured later."""
+    rows = json.loads((RESULTS / "2026-11-21-convert-amd-epyc.json").read_text())["networks"]
+    peaks = {row["network"]: row["peak_gb"] for row in rows if row["network"] in ("diffusion", "clvp", "hifigan")}
+    later = json.loads((RESULTS / "2026-11-23-decoder-official.json").read_text())
+    return peaks | {"autoregressive": max(later["build"]["peak_gb"], later["verify"]["peak_gb"])}
+
+
+@pytest.mark.parametrize(("network", "peak"), measured_peaks().items())
+def test_the_formula_for_memory_fits_what_was_measured_at_the_official_size(network, peak):
+    family = find_family("tortoise")
+    official = SimpleNamespace(family=family, config=lambda name: family.networks[name].official())
+    assert memory_needed(official, network) / 1e9 == pytest.approx(peak, abs=0.9)
+
+
+@pytest.mark.parametrize(("gigabytes", "warned"), [(None, False), (2.4, True), (8, False)])
+def test_little_memory_is_announced_before_the_conversion(
+    random_bundle, tmp_path, monkeypatch, capsys, gigabytes, warned
+):
+    monkeypatch.setattr(convert, "memory_bytes", lambda: gigabytes and int(gigabytes * 1e9))
+    assert (
+        main(["convert", str(random_bundle), "--to", "coreml", "-o", str(tmp_path / "out"), "--networks", "rlg_auto"])
+        == 0
+    )
+    line = (
+        "converting rlg_auto takes about 2.0 GB of memory (an estimate: 2 GB and 3.6 times its weights in "
+        "float32), and this machine has 2.4 GB: close other programs, or convert on a larger machine"
+    )
+    assert (line in " ".join(capsys.readouterr().err.split())) == warned
+
+
+def test_it_counts_functions_and_estimates_the_time_left():
+    """A function of a network takes as long as its weights are many; building takes a third of measuring."""
+    now, lines = [0.0], []
+    progress = ConversionProgress(
+        lambda network, text: lines.append(f"{network}: {text}"),
+        [("decoder", 3, 10), ("vocoder", 1, 5)],
+        clock=lambda: now[0],
+    )
+    for package, names in enumerate((("prefill", "step", "state"), ("hifigan",))):
+        for activity, seconds in (("building", 100), ("measuring", 300)):
+            for name in names:
+                progress.report(package, f"{activity} {name}")
+                now[0] += seconds / (1, 2)[package]
+    assert lines == [
+        "decoder: building prefill, 1 of 3 functions",
+        # 2.5 functions are left to build, and 3.5 to measure, which counts as equally slow
+        "decoder: building step, 2 of 3 functions, about 10 min left",
+        "decoder: building state, 3 of 3 functions, about 9 min left",
+        "decoder: measuring prefill, 1 of 3 functions, about 7 min left",
+        "decoder: measuring step, 2 of 3 functions, about 14 min left",  # measuring has turned out to be slower
+        "decoder: measuring state, 3 of 3 functions, about 9 min left",
+        "vocoder: building hifigan, 1 of 1 functions, about 4 min left",
+        "vocoder: measuring hifigan, 1 of 1 functions, about 3 min left",
+    ]

@@ -19,12 +19,13 @@ from ane.cli import main
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from benchmarks.__main__ import main as run_benchmarks
 from converters.fastspeech import FUNCTIONS
 from converters.onnx.onnx_package import WEIGHTS_FILE
+from tests.arrays import assert_equal
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL
+from tests.refusals import assert_refused
 from tests.small_bundle import spoil_onnx
 from tests.tables import rows
 
@@ -37,10 +38,14 @@ def synthesizer(bundle: Bundle, backend: str) -> FastSpeechSynthesizer:
     return FastSpeechSynthesizer(bundle, load_backend(backend, bundle))
 
 
+def joined(speech) -> str:
+    return "".join(speech.chunks).replace(" ", "")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_speech_is_that_of_torch(packaged, engine):
     expected, speech = (synthesizer(packaged, backend).speak(TEXT) for backend in ("torch:cpu", engine))
-    assert [durations.tolist() for durations in speech.durations] == [found.tolist() for found in expected.durations]
+    assert_equal(expected.durations, speech.durations)
     assert snr_db(expected.audio, speech.audio) >= 80
     assert not speech.notes
 
@@ -49,8 +54,8 @@ def test_a_batch_gives_what_each_text_gives_alone(packaged):
     """On packages the rows of a batch run one by one, each in its own buckets."""
     texts = [TEXT, "Yes.", LONG[:50]]
     together = list(synthesizer(packaged, "mil").speak_all(texts))
-    for text, speech in zip(texts, together, strict=True):
-        assert np.array_equal(speech.audio, synthesizer(packaged, "mil").speak(text).audio)
+    alone = [synthesizer(packaged, "mil").speak(text) for text in texts]
+    assert_equal([speech.audio for speech in alone], [speech.audio for speech in together])
 
 
 def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packaged):
@@ -59,8 +64,8 @@ def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packag
     assert (free.most_symbols, free.most_frames) == (SMALL.max_seq_len, SMALL.max_seq_len)
     speech = model.speak(LONG, speed=0.6)
     assert len(speech.chunks) > 2
-    assert "".join(speech.chunks).replace(" ", "") == LONG.replace(" ", "")
-    assert max(len(durations) for durations in speech.durations) <= 60
+    assert joined(speech) == LONG.replace(" ", "")
+    assert max(map(len, speech.durations)) <= 60
     assert max(mel.shape[1] for mel in speech.mels) <= 160
 
 
@@ -72,8 +77,9 @@ def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packag
     ],
 )
 def test_a_text_that_must_not_be_split_is_refused_with_the_numbers(packaged, text, rate, fault):
-    with pytest.raises(UserError, match=fault):
-        synthesizer(packaged, "mil").speak(text, speed=rate, settings=FastSpeechSettings(split=None))
+    assert_refused(
+        fault, lambda: synthesizer(packaged, "mil").speak(text, speed=rate, settings=FastSpeechSettings(split=None))
+    )
 
 
 def test_onnx_keeps_batches(packaged):
@@ -89,37 +95,38 @@ def test_onnx_keeps_batches(packaged):
         assert np.abs(together[row, :length] - alone[0]).max() <= 5e-6
 
 
-def test_onnx_graphs_name_their_axes_and_share_one_table_of_positions(packaged):
-    package = next(package for package in packaged.onnx_packages if package.network == "fastspeech")
-    folder = packaged.path / package.path
-    assert input_axes(folder / "text.onnx") == {"ids": ["batch", "symbols"], "mask": ["batch", "symbols"]}
-    assert input_axes(folder / "mel.onnx") == {
+@pytest.fixture
+def graphs(packaged) -> Path:
+    """The folder of the ONNX graphs of the text and of the mel."""
+    [path] = [package.path for package in packaged.onnx_packages if package.network == "fastspeech"]
+    return packaged.path / path
+
+
+def positions_in(path: Path) -> onnx.TensorProto:
+    stored = onnx.load(path, load_external_data=False).graph.initializer
+    [table] = [tensor for tensor in stored if tensor.name.endswith("positions.table")]
+    return table
+
+
+def test_onnx_graphs_name_their_axes_and_share_one_table_of_positions(graphs):
+    assert input_axes(graphs / "text.onnx") == {"ids": ["batch", "symbols"], "mask": ["batch", "symbols"]}
+    assert input_axes(graphs / "mel.onnx") == {
         "states": ["batch", "symbols", SMALL.d_model],
         "alignment": ["batch", "symbols", "frames"],
         "mask": ["batch", "frames"],
     }
-    tables = []
-    for kind in ("text", "mel"):
-        stored = onnx.load(folder / f"{kind}.onnx", load_external_data=False).graph.initializer
-        [table] = [tensor for tensor in stored if tensor.name.endswith("positions.table")]
-        tables.append({entry.key: entry.value for entry in table.external_data})
-    assert tables[0] == tables[1]
-    assert tables[0]["location"] == WEIGHTS_FILE
+    tables = [positions_in(graphs / f"{kind}.onnx").external_data for kind in ("text", "mel")]
+    text, mel = ({entry.key: entry.value for entry in table} for table in tables)
+    assert text == mel
+    assert text["location"] == WEIGHTS_FILE
 
 
-def test_every_length_of_a_tensorrt_engine_has_positions(packaged):
+def test_every_length_of_a_tensorrt_engine_has_positions(graphs):
     """An engine is built for the largest length of its bucket, 256, which exceeds the model's 200 positions."""
-    package = next(package for package in packaged.onnx_packages if package.network == "fastspeech")
-    path = packaged.path / package.path / "mel.onnx"
     shapes = {"states": (3, 50, SMALL.d_model), "alignment": (3, 50, 190), "mask": (3, 190)}
-    profile = shape_profile(input_axes(path), shapes)
+    profile = shape_profile(input_axes(graphs / "mel.onnx"), shapes)
     assert profile["trt_profile_max_shapes"] == f"states:4x64x{SMALL.d_model},alignment:4x64x256,mask:4x256"
-    table = next(
-        tensor
-        for tensor in onnx.load(path, load_external_data=False).graph.initializer
-        if tensor.name.endswith("positions.table")
-    )
-    assert table.dims[0] >= 256
+    assert positions_in(graphs / "mel.onnx").dims[0] >= 256
 
 
 def test_speech_on_engines_of_some_ranges_is_split_to_fit_them_and_not_cut_off(packaged, tmp_path, monkeypatch):
@@ -143,8 +150,8 @@ def test_speech_on_engines_of_some_ranges_is_split_to_fit_them_and_not_cut_off(p
     on_engines = FastSpeechSynthesizer(packaged, backend)
     assert (on_engines.most_symbols, on_engines.most_frames) == (40, 128)
     speech = on_engines.speak(LONG)
-    assert "".join(speech.chunks).replace(" ", "") == LONG.replace(" ", "")
-    assert max(len(durations) for durations in speech.durations) <= 40
+    assert joined(speech) == LONG.replace(" ", "")
+    assert max(map(len, speech.durations)) <= 40
     assert snr_db(synthesizer(packaged, "torch:cpu").speak("Yes.").audio, on_engines.speak("Yes.").audio) >= 80
     assert {shapes for graph, shapes in requested if graph == "text"} == {"ids:6x40,mask:6x40", "ids:2x16,mask:2x16"}, (
         "six chunks in a pass, and one"
@@ -168,8 +175,7 @@ def test_the_benchmark_of_engines_calls_both_sides(packaged, tmp_path):
         ]
     )
     [row] = json.loads((tmp_path / "out.json").read_text())["rows"]
-    assert row["what"] == "usual ranges"
-    assert row["figures"].keys() == {"first_s", "cached_s", "rebuilt_s"}
+    assert (row["what"], row["figures"].keys()) == ("usual ranges", {"first_s", "cached_s", "rebuilt_s"})
 
 
 @pytest.mark.parametrize(("flags", "functions"), [(("mil", "--layers"), 5), (("onnx:cpu", "--layers"), 3)])
@@ -177,23 +183,18 @@ def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, 
     assert main(["verify", "--bundle", str(packaged.path), "--json", "-", "--against", *flags]) == 0
     found = json.loads(capsys.readouterr().out)["functions"]
     assert len(found) == functions
-    for function in found:
-        assert function["passed"]
-        assert function["snr"] >= 90
-        assert function["drift"] is None
-    inside = {function["function"]: [value["module"] for value in function["values"]] for function in found}
-    text, mel, vocoder = (
-        next(modules for name, modules in inside.items() if name.startswith(kind))
-        for kind in ("text", "mel", "vocoder")
-    )
-    for path in (
-        "phoneme_side.layer_stack.0.slf_attn",
-        "phoneme_side.layer_stack.1.pos_ffn.w_1",
-        "length_regulator.duration_predictor.conv1d_2",
-    ):
-        assert path in text
-    assert "mel_side.layer_stack.0.pos_ffn.w_2" in mel
-    assert {"conv_pre", "ups.1", "resblocks.0"} <= set(vocoder)
+    assert all(function["passed"] and function["snr"] >= 90 and function["drift"] is None for function in found)
+    inside = {function["function"]: {value["module"] for value in function["values"]} for function in found}
+    for kind, paths in {
+        "text": {
+            "phoneme_side.layer_stack.0.slf_attn",
+            "phoneme_side.layer_stack.1.pos_ffn.w_1",
+            "length_regulator.duration_predictor.conv1d_2",
+        },
+        "mel": {"mel_side.layer_stack.0.pos_ffn.w_2"},
+        "vocoder": {"conv_pre", "ups.1", "resblocks.0"},
+    }.items():
+        assert paths <= next(modules for name, modules in inside.items() if name.startswith(kind))
 
 
 LAYER = (
@@ -261,8 +262,7 @@ def test_a_changed_weight_of_an_onnx_graph_is_the_first_that_drifts(packaged, tm
 @pytest.mark.parametrize(("flags", "fault"), rows(Path(__file__).parent, "refusals.tsv", "FastSpeech"))
 def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, capsys, flags, fault):
     assert main(["convert", str(imported.path), *flags.split(), "-o", str(tmp_path / "out")]) == 1
-    line = " ".join(capsys.readouterr().err.split())
-    assert fault in line
+    assert fault in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
 
@@ -294,6 +294,5 @@ def test_only_some_networks(imported, tmp_path):
         == 0
     )
     model = synthesizer(Bundle(out), "mil")
-    assert model.backend.name == "mil fp32, on torch: fastspeech"
-    assert model.most_symbols == SMALL.max_seq_len
+    assert (model.backend.name, model.most_symbols) == ("mil fp32, on torch: fastspeech", SMALL.max_seq_len)
     assert len(model.speak("Yes.").audio)

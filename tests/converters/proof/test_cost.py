@@ -67,8 +67,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_flops_of_products_are_counted(tmp_path, product):
     inputs, body, flops = PRODUCTS[product]
-    counted = cost.cost(saved(tmp_path, lambda **given: {"y": body(**given)}, **inputs))
-    assert counted.flops == flops
+    assert cost.cost(saved(tmp_path, lambda **given: {"y": body(**given)}, **inputs)).flops == flops
 
 
 def test_weights_are_counted_as_stored_for_each_op_that_reads_them(tmp_path):
@@ -121,9 +120,7 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     handed_over = sum(
         type.size for types in (package.function().inputs, package.function().outputs) for type in types.values()
     )
-    assert counted.converted == 6 * handed_over
-    assert counted.rewritten == 0
-    assert counted.large == 0
+    assert (counted.converted, counted.rewritten, counted.large) == (6 * handed_over, 0, 0)
 
 
 def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
@@ -141,8 +138,7 @@ def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
 
 def test_storing_columns_in_a_state_costs_what_is_written(tmp_path):
     network = load_reference(random_model(), "autoregressive")
-    graph = gpt2.decoder_graphs(network, 1.0).store(8192)
-    graph.build(Style(), tmp_path / "store.mlpackage")
+    gpt2.decoder_graphs(network, 1.0).store(8192).build(Style(), tmp_path / "store.mlpackage")
     counted = cost.cost(Package(tmp_path / "store.mlpackage"))
     block = 2 * 2 * network.config.layers * network.config.model_dim * RECENT
     assert (counted.cache_read, counted.cache_written, counted.rewritten, counted.large) == (block, block, 0, 0)
@@ -167,8 +163,7 @@ def test_values_above_two_megabytes_count_twice(tmp_path):
     def body(x):
         return {"y": mb.reduce_sum(x=mb.exp(x=mb.tile(x=x, reps=[1, 8, 1, 256])), axes=[3], keep_dims=True)}
 
-    package = saved(tmp_path, body, x=(1, 8, 1, 64))
-    counted = cost.cost(package)
+    counted = cost.cost(saved(tmp_path, body, x=(1, 8, 1, 64)))
     assert counted.large == 2 * (2 * 64 * 64 * 256)
     assert counted.moved == counted.converted + 2 * counted.large
 

@@ -1,8 +1,11 @@
-"""Test the comparison of converted functions with the model, and the probes and golden values that packages keep."""
+"""Test the comparison of functions with the model and with ONNX graphs, and the probes that packages keep."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from safetensors import safe_open
 
@@ -11,7 +14,10 @@ from ane.backends.packaged.golden import FILE
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.package_records import FunctionRecord, PackageRecord
+from ane.cli import main
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from converters.proof.parity import (
     FLUSHED,
     MATHS,
@@ -26,7 +32,10 @@ from converters.proof.parity import (
     used_columns,
 )
 from converters.tortoise.tortoise_probes import prefill
-from tests.small_bundle import write_small_bundle
+from tests.conversions import converted
+from tests.random_model import write_random_bundle
+from tests.refusals import assert_refused
+from tests.small_bundle import record_again, spoil_onnx, write_small_bundle
 
 # network, kind of function, precision → threshold in dB with fp32 arithmetic, and with fp16 rounding
 THRESHOLDS = [
@@ -66,8 +75,10 @@ def test_a_function_must_reach_its_threshold(network, kind, precision, maths, ro
 
 @pytest.mark.parametrize(("kind", "precision"), [("step", "2bit"), ("dance", "fp16")])
 def test_an_unknown_precision_or_kind_is_reported(kind, precision):
-    with pytest.raises(UserError, match=f"{precision} {kind} is not supported"):
-        threshold_of(package("autoregressive", kind, precision), "main", MATHS)
+    assert_refused(
+        f"{precision} {kind} is not supported",
+        lambda: threshold_of(package("autoregressive", kind, precision), "main", MATHS),
+    )
 
 
 def test_a_probe_gets_the_functions_that_it_calls():
@@ -110,16 +121,14 @@ def test_an_onnx_graph_must_reach_its_threshold(network, kind, precision, thresh
     record = package(network, kind, precision, "onnx")
     check_onnx(record, threshold, 0.0)
     for short in (threshold - 0.1, float("nan")):
-        with pytest.raises(UserError, match=f"below the threshold of {threshold}"):
-            check_onnx(record, short, 0.0)
+        assert_refused(f"below the threshold of {threshold}", check_onnx, record, short, 0.0)
 
 
 @pytest.mark.parametrize(("network", "kind", "largest"), [("clvp", "clvp_text", 1e-4), ("univnet", "univnet", 2e-3)])
 def test_an_fp32_onnx_graph_must_not_have_a_larger_error(network, kind, largest):
     record = package(network, kind, "fp32", "onnx")
     check_onnx(record, 200.0, largest)
-    with pytest.raises(UserError, match="above the threshold of"):
-        check_onnx(record, 200.0, 1.01 * largest)
+    assert_refused("above the threshold of", lambda: check_onnx(record, 200.0, 1.01 * largest))
     check_onnx(package(network, kind, "fp16", "onnx"), 200.0, 1.0)
 
 
@@ -150,12 +159,8 @@ class WithoutKeys:
         return decoder
 
 
-@pytest.fixture(scope="module")
-def model():
-    return open_model("demo")
-
-
-def test_a_prefill_that_stores_wrong_keys_is_noticed(model):
+def test_a_prefill_that_stores_wrong_keys_is_noticed():
+    model = open_model("demo")
     backend = reference_backend(model, keep=True)
     expected, actual = (
         prefill(each, model, {"columns": 24}, np.random.default_rng(0)) for each in (backend, WithoutKeys(backend))
@@ -164,13 +169,9 @@ def test_a_prefill_that_stores_wrong_keys_is_noticed(model):
     assert same == [True] * 6 + [False] * 2 + [True] * 2
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory) -> Bundle:
-    return Bundle(write_small_bundle(tmp_path_factory.mktemp("bundles")))
-
-
-def test_every_function_has_a_probe_that_a_wrong_one_fails(small):
+def test_every_function_has_a_probe_that_a_wrong_one_fails(tmp_path_factory):
     """Values 5 % too large are 26 dB away."""
+    small = Bundle(write_small_bundle(tmp_path_factory.mktemp("bundles")))
     for package in small.packages:
         path = Path(small.path / package.path / FILE)
         with safe_open(path, "np") as file:
@@ -187,3 +188,110 @@ def test_columns_that_a_decoder_left_unused_are_the_first():
     np.testing.assert_array_equal(filled["x"][0, :, 0], [[1, 2, 1], [3, 4, 3]])
     np.testing.assert_array_equal(filled["mask"][0, 0, 2], filled["mask"][0, 0, 0])
     assert used_columns({"x": x}).keys() == {"x"}
+
+
+BLOCK = ["ln_1", "attn.c_attn", "attn.c_proj", "attn", "ln_2", "mlp.c_fc", "mlp.act", "mlp.c_proj", "mlp"]
+FP32_DB = 85  # required dB of every value inside a float32 graph
+
+
+@pytest.fixture(scope="module")
+def bundle(shared, tmp_path_factory) -> Bundle:
+    write_random_bundle(source := tmp_path_factory.mktemp("source") / "random")
+    return converted(shared, Bundle(source), [OnnxOptions()], ["autoregressive", "diffusion"], OnnxTarget())
+
+
+def verified(path: Path, tmp_path: Path, *flags: str, status: int = 0) -> dict[str, dict]:
+    """The functions of `ane verify --layers`, by package and name."""
+    output = tmp_path / "report.json"
+    command = ["verify", "--bundle", str(path), "--against", "onnx:cpu", "--layers", "--json", str(output), *flags]
+    assert main(command) == status
+    return {f"{one['package']}/{one['function']}": one for one in json.loads(output.read_text())["functions"]}
+
+
+def test_each_module_of_the_decoder_and_of_the_denoiser_is_compared(bundle, tmp_path):
+    found = verified(bundle.path, tmp_path)
+    for graph in ("prefill", "step", "step_prefixes"):
+        modules = [value["module"] for value in found[f"autoregressive-fp32/{graph}"]["values"]]
+        inside = {f"gpt.h.{layer}.{part}" for layer in range(3) for part in BLOCK}
+        assert set(modules) >= inside | {"gpt.ln_f", "final_norm"}
+        assert modules.index("gpt.h.0.mlp.c_fc") < modules.index("gpt.h.0.mlp") < modules.index("gpt.h.1.ln_1")
+    denoiser = {value["module"] for value in found["diffusion-fp32/denoise"]["values"]}
+    assert denoiser >= {
+        "integrating_conv",
+        "layers.0.resblk.in_layers.2",
+        "layers.0.attn.qkv",
+        "layers.1.attn.proj_out",
+        "layers.4",
+        "out.2",
+    }
+    for name, one in found.items():
+        assert one["passed"]
+        if name.partition("/")[0].endswith("fp32"):
+            assert one["drift"] is None
+            assert min(value["snr"] for value in one["values"]) >= FP32_DB
+
+
+@pytest.mark.parametrize(
+    ("network", "graph", "weight"),
+    [
+        ("autoregressive", "prefill", "gpt.h.1.mlp.c_fc"),
+        ("autoregressive", "step", "gpt.h.2.attn.c_attn"),
+        ("autoregressive", "step", "mel_head"),
+        ("diffusion", "denoise", "layers.1.resblk.out_layers.3"),
+    ],
+)
+def test_a_changed_weight_is_the_first_that_drifts(bundle, tmp_path, capsys, network, graph, weight):
+    path = Path(shutil.copytree(bundle.path, tmp_path / "copy"))
+    spoil_onnx(path, f"packages/{network}-fp32.onnx", graph, weight)
+    found = verified(path, tmp_path, "--function", graph, "--networks", network, status=1)
+    one = found[f"{network}-fp32/{graph}"]
+    assert not one["passed"]
+    drifting = next(value for value in one["values"] if value["name"] == one["drift"])
+    assert drifting["module"] == weight
+    assert drifting["outside"] > 0
+    assert f"{network}-fp32, {graph}: {weight} drifts first;" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_numbers_are_those_of_the_arrays_that_are_kept_and_shown(bundle, tmp_path, capsys):
+    dump = tmp_path / "values.npz"
+    found = verified(
+        bundle.path,
+        tmp_path,
+        "--networks",
+        "diffusion",
+        "--function",
+        "denoise",
+        "--tolerance",
+        "1e-6",
+        "--dump",
+        str(dump),
+        "--show",
+    )["diffusion-fp32/denoise"]
+    kept, out = np.load(dump), capsys.readouterr().out
+    assert len(kept.files) == 2 * len(found["values"])
+    for value in found["values"]:
+        where = f"diffusion-fp32/denoise/{value['module']}"
+        reference, package = kept[f"{where}/reference"], kept[f"{where}/package"]
+        errors = np.abs(reference.astype(np.float64) - package)
+        assert (value["count"], value["outside"]) == (reference.size, (errors > 1e-6).sum())
+        assert value["identical"] == np.array_equal(reference, package)
+        assert value["error"] == errors.max()
+        assert value["snr"] == pytest.approx(min(snr_db(reference, package), 200), abs=0.01)
+    assert "beyond 1e-06" in out
+    place = int(np.abs(reference.astype(np.float64) - package).argmax())
+    begin = min(place, reference.size - 6)
+    assert f"torch [{begin}:{begin + 6}] {reference.ravel()[begin]:.6g}" in out
+    assert out.count("difference [") == len(found["values"])
+
+
+def test_a_graph_that_does_not_state_its_modules_is_a_problem_of_one_line(bundle, tmp_path, capsys):
+    path = Path(shutil.copytree(bundle.path, tmp_path / "copy"))
+    file = path / "packages/diffusion-fp32.onnx/denoise.onnx"
+    model = onnx.load(file, load_external_data=False)
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    file.unlink()
+    file.write_bytes(model.SerializeToString())
+    record_again(path, file)
+    [found] = verified(path, tmp_path, "--networks", "diffusion", "--function", "denoise", status=1).values()
+    assert "does not name the modules of its values: convert the model again" in found["problem"]

@@ -18,7 +18,6 @@ from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles.package_records import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.packaged import PackagedDenoiser
-from ane.system.errors import UserError
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.coreml.graph import CoreMLGraph
 from converters.proof.activations import CallRecorder, CapturedOutputs, compare_with_modules, interpreted
@@ -36,6 +35,7 @@ from converters.proof.verify import (
 from converters.tortoise import diffusion_decoder as diffusion
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.packaged.packages import FP32, InterpretingRuntime, reference_network, saved
+from tests.refusals import assert_refused
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
 AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"
@@ -241,8 +241,7 @@ def test_a_package_states_its_options(small):
         assert CoreMLOptions.of(package) == OPTIONS
         package.source["options"] |= {"heads": "matmul", "wide": []}  # as earlier versions recorded them
         assert CoreMLOptions.of(package) == OPTIONS
-    with pytest.raises(UserError, match="does not record the options"):
-        CoreMLOptions.of(dataclasses.replace(package, source={}))
+    assert_refused("does not record the options", lambda: CoreMLOptions.of(dataclasses.replace(package, source={})))
 
 
 # Core ML's own values, from a stand-in
@@ -292,8 +291,7 @@ def test_where_core_ml_goes_wrong_is_found_in_few_compilations(small, check, mon
     monkeypatch.setattr("converters.proof.differences.BATCH", 8)
     monkeypatch.setattr(FunctionCheck, "passed", property(lambda check: False))
     one = check("step_2_64", Wrong)
-    assert one.problem == ""
-    assert one.difference.name == Wrong.expected
+    assert (one.problem, one.difference.name) == ("", Wrong.expected)
     assert Wrong.compiled <= 3 < len(Package(small / AUTOREGRESSIVE).function("step_2_64").ops) / 8
 
 

@@ -15,6 +15,7 @@ from ane.cli import main
 from converters.swift.export import token_tables, write_arrays
 from converters.swift.golden import fingerprint
 from tests.conversions import converted
+from tests.edits import edit_json
 from tests.random_model import random_model
 from tests.small_bundle import OPTIONS
 
@@ -119,12 +120,14 @@ def test_a_bundle_without_packages_is_refused_with_the_command_that_makes_them(c
 
 def test_a_bundle_without_steps_of_the_cache_io_is_refused(complaint, small: Path, tmp_path: Path) -> None:
     bundle = shutil.copytree(small, tmp_path / "bundle")
-    content = json.loads((bundle / "bundle.json").read_text())
-    for package in content["coreml"]["packages"]:
-        package["functions"] = {
-            name: function for name, function in package["functions"].items() if function["kind"] != "step"
-        }
-    (bundle / "bundle.json").write_text(json.dumps(content))
+
+    def without_steps(content: dict) -> None:
+        for package in content["coreml"]["packages"]:
+            package["functions"] = {
+                name: function for name, function in package["functions"].items() if function["kind"] != "step"
+            }
+
+    edit_json(bundle / "bundle.json", without_steps)
     assert "--cache io" in complaint("--bundle", bundle, "-o", tmp_path / "voice")
 
 

@@ -1,4 +1,4 @@
-"""Compare the interpreted packages of the diffusion decoder with the reference."""
+"""Compare packages of the diffusion decoder with the reference, and test what CLVP and clip encoders reject."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +15,15 @@ from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import Diffusion, frame_count, sample
+from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
-from ane.models.tortoise.packaged import PackagedDenoiser, upsample_nearest
+from ane.models.tortoise.packaged import PackagedDenoiser, clvp_vectors, upsample_nearest
 from ane.models.tortoise.schedule import SAMPLERS
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from converters import blocks
 from converters.coreml.graph import Style
 from converters.proof.cost import nbytes
+from converters.tortoise import conditioning
 from converters.tortoise import diffusion_decoder as diffusion
 from converters.tortoise.attention_block import QUERY_BLOCK
 from tests.backends.packaged.packages import (
@@ -36,6 +37,7 @@ from tests.backends.packaged.packages import (
     saved,
 )
 from tests.random_model import draw
+from tests.refusals import assert_refused
 
 ODD = DiffusionConfig(model_channels=48, num_layers=1, in_latent_channels=20, num_heads=3)
 TIMESTEP = 700
@@ -56,12 +58,6 @@ def odd() -> DiffusionTts:
 def build(tmp_path_factory) -> Callable[..., Path]:
     """``build(graph, style)``: the path of its package."""
     return lambda graph, style=FP32: saved([graph], style, tmp_path_factory.mktemp("package"))[graph.name]
-
-
-@pytest.fixture(scope="module")
-def pair(odd, build) -> Path:
-    """A guided pair, in fp32."""
-    return build(diffusion.denoise(odd, 2, 384))
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +93,14 @@ def denoised(
     }, expected
 
 
-@pytest.mark.parametrize("length", [2, 300])
-def test_padding_does_not_change_the_network_whatever_it_contains(odd, pair, length):
+def test_padding_does_not_change_the_network_whatever_it_contains(odd, build):
     """In blocks of 96 queries each."""
-    inputs, expected = denoised(odd, length, 384)
-    for name in ("x", "code"):
-        inputs[name][..., length:] = 5
-    assert snr_db(expected, run(pair, **inputs)[:, :, 0, :length]) > 100
+    pair = build(diffusion.denoise(odd, 2, 384))
+    for length in (2, 300):
+        inputs, expected = denoised(odd, length, 384)
+        for name in ("x", "code"):
+            inputs[name][..., length:] = 5
+        assert snr_db(expected, run(pair, **inputs)[:, :, 0, :length]) > 100
 
 
 def test_attention_in_groups_of_heads_is_that_of_all_heads(odd, build, monkeypatch):
@@ -164,11 +161,9 @@ def test_samples_are_those_of_torch(odd, small, sampler, guidance):
 
 def test_nan_and_a_chunk_beyond_the_buckets_are_reported(odd, small):
     for latents, length in ((17, 40), (14, 65)):
-        with pytest.raises(UserError, match="largest bucket"):
-            bind(odd, small, latents, length)
+        assert_refused("largest bucket", bind, odd, small, latents, length)
     denoiser, _ = bind(odd, small, 14, 60, value=np.nan)
-    with pytest.raises(UserError, match="NaN"):
-        sample(denoiser, [60], Diffusion(8, "ddim", None), [np.random.default_rng(2)])
+    assert_refused("NaN", lambda: sample(denoiser, [60], Diffusion(8, "ddim", None), [np.random.default_rng(2)]))
 
 
 def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
@@ -209,3 +204,46 @@ def test_codes_are_repeated_as_by_torch():
         for length in {max(frame_count(latents), 1), 2 * latents + 1}:
             expected = F.interpolate(torch.from_numpy(columns), size=length, mode="nearest").numpy()
             np.testing.assert_array_equal(upsample_nearest(columns, length), expected)
+
+
+class StoredFunctions(list):
+    """The functions of a package, all of one kind."""
+
+    def functions(self, kind: str) -> "StoredFunctions":
+        return self
+
+
+@pytest.mark.parametrize(
+    ("ids", "fault"),
+    [
+        ([7] * 41, "the speech needs 41 positions"),
+        ([3, 90], "the speech has the id 90, but CLVP has embeddings only for ids from 0 to 89"),
+        ([3, -1], "the id -1"),
+    ],
+)
+def test_too_long_or_unknown_ids_are_reported(ids, fault):
+    served = [PackageFunction(None, Path("clvp.mlpackage"), "clvp_speech_40", {"positions": 40}, "ALL")]
+    assert_refused(
+        fault, lambda: clvp_vectors(served, np.zeros((90, 4), np.float32), 1.0, "the speech", np.array([ids]))
+    )
+
+
+def test_the_last_block_computes_only_the_first_column(tmp_path):
+    graph = conditioning.ar_conditioning(reference_network("conditioning_encoder"), 33)
+    [path] = saved([graph], FP32, tmp_path).values()
+    scores = [
+        type.shape for op in Package(path).function(None).ops if op.type == "softmax" for type in op.outputs.values()
+    ]
+    assert [shape[2] for shape in scores] == [33] * 5 + [1]
+
+
+@pytest.mark.parametrize("length", [516, 518])
+def test_a_clip_of_another_length_is_reported(length):
+    package = Path("conditioning_encoder.mlpackage")
+    served = [PackageFunction(None, package, "ar_conditioning_517", {"frames": 517}, "ALL")]
+    assert_refused(
+        f"{length} mel frames: conditioning_encoder takes exactly 517 frames",
+        lambda: STAGES["ar_conditioning"].packaged(
+            StoredFunctions(served), "", {"mel": np.zeros((1, 80, length), np.float32)}
+        ),
+    )

@@ -15,7 +15,6 @@ from ane.backends.packaged.decoder import joined_logits
 from ane.bundles.family import find_family
 from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, WhisperEncoder, WhisperEncoderConfig
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from converters.coreml.coreml_package import CoreMLOptions, check_options
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.function_table import GraphRequest, coreml_graphs
@@ -23,6 +22,7 @@ from converters.neural_engine import MAX_AXIS
 from converters.whisper.graphs import QUERIES, attend_to_all, decoder_graphs, decoder_scale, encoder, encoder_scale
 from converters.whisper.whisper_functions import prefill_columns
 from tests.backends.packaged.packages import FP16, FP32, NARROW, functions, saved
+from tests.refusals import assert_refused
 
 
 def randomised(network: nn.Module, size: float = 0.3) -> nn.Module:
@@ -163,5 +163,4 @@ def test_default_lengths_hold_the_longest_prompt_and_all_positions():
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(buckets, message):
-    with pytest.raises(UserError, match=message):
-        check_options(CoreMLOptions(buckets=buckets), model_of(decoder().config))
+    assert_refused(message, lambda: check_options(CoreMLOptions(buckets=buckets), model_of(decoder().config)))
