@@ -133,17 +133,33 @@ def train_clone_encoder(part: TrainedPart, lessons: Lessons, exam: Sequence[Hear
     return trainer.result(), trainer
 
 
-def measured(model: CloneEncoder, recordings: Sequence[Heard]) -> dict[str, float]:
+def measured(model: CloneEncoder, recordings: Sequence[Heard], centre: np.ndarray | None = None) -> dict[str, float]:
     """Measure how well predicted embeddings separate speakers, and their mean cosine with Resemblyzer's embedding."""
     predicted = np.stack([model.embedding(heard.mel) for heard in recordings])
     true = np.stack([heard.embedding for heard in recordings])
-    return separation(predicted, [heard.speaker for heard in recordings]) | {
+    return separations(predicted, [heard.speaker for heard in recordings], centre) | {
         "agreement": float((predicted * true).sum(axis=1).mean())
     }
 
 
-def rows_of(model: CloneEncoder, name: str, groups: Mapping[str, Sequence[Heard]]) -> list[BenchRow]:
-    """Measure an encoder, Resemblyzer, and the mean mel, on groups of recordings."""
+def separations(embeddings: np.ndarray, speakers: Sequence[str], centre: np.ndarray | None) -> dict[str, float]:
+    """Measure how well embeddings separate speakers, and, unless ``centre`` is ``None``, their distances from it."""
+    figures = separation(embeddings, speakers)
+    if centre is not None:
+        centred = embeddings - centre
+        centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+        figures |= {f"{name}_centred": value for name, value in separation(centred, speakers).items()}
+    return figures
+
+
+def rows_of(
+    model: CloneEncoder, name: str, groups: Mapping[str, Sequence[Heard]], centre: np.ndarray
+) -> list[BenchRow]:
+    """Measure an encoder, Resemblyzer, and the mean mel, on groups of recordings.
+
+    All embeddings of people are alike to some degree. The figures with the suffix ``_centred`` are of the embeddings
+    without ``centre``, Resemblyzer's mean embedding.
+    """
     rows = []
     for group, recordings in groups.items():
         speakers = [heard.speaker for heard in recordings]
@@ -151,8 +167,8 @@ def rows_of(model: CloneEncoder, name: str, groups: Mapping[str, Sequence[Heard]
         means = np.stack([heard.mel.astype(np.float32).mean(axis=0) for heard in recordings])
         means -= means.mean(axis=0)
         figures = {
-            name: measured(model, recordings),
-            "Resemblyzer": separation(true, speakers),
+            name: measured(model, recordings, centre),
+            "Resemblyzer": separations(true, speakers, centre),
             "mean mel": separation(means / np.linalg.norm(means, axis=1, keepdims=True), speakers),
         }
         settings = {"recordings": len(recordings), "speakers": len(set(speakers))}
@@ -186,18 +202,22 @@ def speech_to_learn(folder: Path, config: CloneConfig, most: int | None, ear: Ea
 
 
 def heard_groups(folder: Path, config: CloneConfig, ear: Ear) -> dict[str, list[Heard]]:
-    """Hear the recordings of the speakers who are held back, of as many who are learned from, and of people."""
+    """Hear the recordings of the speakers who are held back, of as many who are learned from, and of people.
+
+    Speakers to learn from are left out if they have a single recording.
+    """
 
     def hear(speakers: Sequence[list[Path]]) -> list[Heard]:
         return [ear.heard(path, 1.0, folder / "heard") for paths in speakers for path in paths]
 
     held_back, learned = (list(recordings_of_speakers(folder, kind).values()) for kind in ("held", "learned"))
-    return {
+    groups = {
         "held-back speakers": hear(held_back),
         "held-back style tables": hear(held_back[: len(config.speakers.held_back_tables)]),
-        "speakers it learned from": hear(learned[: len(held_back)]),
+        "speakers it learned from": hear([paths for paths in learned if len(paths) > 1][: len(held_back)]),
         "people": people(ear),
     }
+    return {name: heard for name, heard in groups.items() if heard}
 
 
 def encoder_part(folder: Path, schedule: PartSchedule, learned: int) -> TrainedPart:
@@ -209,11 +229,15 @@ def report(folder: Path, config: CloneConfig) -> dict[str, Any]:
     ear, schedule = Ear(), config.schedule.model_copy(update={"minutes": 0.0})
     groups = heard_groups(folder, config, ear)
     lessons = Lessons(groups["held-back speakers"], config.encoder, WINDOW, ear.mel_norms)
+    firsts = [paths[0] for paths in recordings_of_speakers(folder, "learned").values()]
+    centre = np.mean([ear.heard(path, 1.0, folder / "heard").embedding for path in firsts], axis=0)
     rows, curves = {}, {}
     for count in sorted(int(path.name.rpartition("-")[2]) for path in folder.glob(f"{PART}-*")):
         model, trainer = train_clone_encoder(encoder_part(folder, schedule, count), lessons, [])
         name = f"encoder that learned from {count} speakers"
-        rows |= {(row.competitor, row.what): row for row in rows_of(model, f"{name}, {trainer.step} steps", groups)}
+        rows |= {
+            (row.competitor, row.what): row for row in rows_of(model, f"{name}, {trainer.step} steps", groups, centre)
+        }
         curves[name] = trainer.curve
     judged = judgements(folder)
     scores = list(judged.values())
