@@ -316,8 +316,8 @@ def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, c
     values = [sum(len(op.outputs) for op in program.ops) for program in programs if not program.states]
     compilations = sum(-(-number // BATCH) for number in values)
     assert stated("`ane verify --against coreml --layers`, if all functions are right", *verify, "--layers") == (
-        f"{count} ({compilations} if the command looked into all functions without a state, "
-        f"at {BATCH} values per compilation)"
+        f"{count}. If the command had to look into every function without a state, {compilations}, "
+        f"because a compilation checks {BATCH} values"
     )
     count, size = compiled("plan", "--chip", "M1")
     assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one per function, {size}; ")

@@ -24,7 +24,7 @@ WRONG_KIND = "this is not a checkpoint of NVIDIA's FastSpeech example, or it is 
 
 def import_fastspeech(
     path: Path,
-    arguments: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     where: str = "the given config",
     vocoder: Path | None = None,
     precision: str | None = None,
@@ -34,9 +34,9 @@ def import_fastspeech(
 
     Args:
         path: Path of the checkpoint.
-        arguments: Facts that the tensors do not show. "padding" is "exact" or "published" (see ``FastSpeechConfig``).
+        config: Facts that the tensors do not show. "padding" is "exact" or "published" (see ``FastSpeechConfig``).
             "trained" is false if the weights are random.
-        where: Name of ``arguments`` in messages.
+        where: Name of ``config`` in messages.
         vocoder: Path of a HiFi-GAN generator's checkpoint, if there is one.
         precision: Precision of the stored parameters. ``None`` keeps the precision of the checkpoint.
         ignore_unknown: Whether to accept entries of the files that this version does not know.
@@ -45,22 +45,22 @@ def import_fastspeech(
         UserError: A file is missing, is damaged, or is from another model. Or the sizes do not fit together, or a file
             has unknown entries.
     """
-    padding = read_arguments(arguments or {}, where)
+    padding = read_arguments(config or {}, where)
     entries, other_entries = checkpoint_entries(path)
-    config = infer_config(entries, path, padding)
-    config.check(str(path))
+    sizes = infer_config(entries, path, padding)
+    sizes.check(str(path))
     sources = match_entries(
-        layout(NETWORKS["fastspeech"], config).shapes,
+        layout(NETWORKS["fastspeech"], sizes).shapes,
         entries,
         path,
         lambda key: WRONG_KIND,
         lambda: "the sizes of the tensors do not fit together, so the file is damaged",
     )
-    check_positions(entries, config, path)
+    check_positions(entries, sizes, path)
     generator = None if vocoder is None else HifiganCheckpoint(vocoder, NETWORKS["vocoder"])
-    if generator and config.n_mels != AUDIO["num_mels"]:
+    if generator and sizes.n_mels != AUDIO["num_mels"]:
         raise UserError(
-            f"{vocoder} takes {AUDIO['num_mels']} mel bands, but {path} predicts {config.n_mels}: use another vocoder"
+            f"{vocoder} takes {AUDIO['num_mels']} mel bands, but {path} predicts {sizes.n_mels}: use another vocoder"
         )
     used = {part for source in sources.values() for part in source}
     [name, *others] = source_files(path, vocoder)
@@ -79,10 +79,10 @@ def import_fastspeech(
     return Contents(
         "fastspeech",
         path,
-        configs={"fastspeech": config, **({"vocoder": generator.config} if generator else {})},
+        configs={"fastspeech": sizes, **({"vocoder": generator.config} if generator else {})},
         tensors=tensors,
         precision=precision or PRECISION_NAMES.get(entries["word_emb.weight"].dtype, "fp32"),
-        trained=(arguments or {}).get("trained", True) is not False,
+        trained=(config or {}).get("trained", True) is not False,
         surplus=surplus,
     )
 
