@@ -25,7 +25,7 @@ from ane.models.tortoise.networks.conditioning import ConditioningEncoder, Condi
 from ane.system.errors import UserError
 from ane.system.files import write_json
 from benchmarks.yardsticks import mean_embedding
-from training.clone_hearing import Ear, Heard, people, recordings_of_speakers, separation
+from training.clone_hearing import Ear, HeardClip, people, recordings_of_speakers, separation
 from training.clone_speakers import CONFIG, CloneConfig, EncoderLosses, passes, read_config
 from training.clone_speech import judgements
 from training.recipe import CONFIGS
@@ -76,10 +76,10 @@ def crop(mel: np.ndarray, start: int, frames: int) -> np.ndarray:
     return mel.take(np.arange(start, start + frames), axis=0, mode="wrap")
 
 
-class Lessons:
+class ClipLessons:
     """Recordings of speakers to learn from, and the losses of an encoder on their crops."""
 
-    def __init__(self, recordings: Sequence[Heard], losses: EncoderLosses, frames: int, mel_norms: np.ndarray):
+    def __init__(self, recordings: Sequence[HeardClip], losses: EncoderLosses, frames: int, mel_norms: np.ndarray):
         names = sorted({heard.speaker for heard in recordings})
         self.recordings = [[heard for heard in recordings if heard.speaker == name] for name in names]
         means = [mean_embedding([heard.embedding for heard in some]) for some in self.recordings]
@@ -120,7 +120,9 @@ def recorded_elsewhere(mels: Tensor, generator: torch.Generator) -> Tensor:
     return (torch.logaddexp(mels + response[:, None], power + noise + grain) + level).clamp(min=LOG_FLOOR)
 
 
-def train_clone_encoder(part: TrainedPart, lessons: Lessons, exam: Sequence[Heard]) -> tuple[CloneEncoder, Trainer]:
+def train_clone_encoder(
+    part: TrainedPart, lessons: ClipLessons, exam: Sequence[HeardClip]
+) -> tuple[CloneEncoder, Trainer]:
     """Train an encoder, and measure at every checkpoint how well it separates the speakers of ``exam``."""
     torch.manual_seed(part.schedule.seed)
     model = CloneEncoder(CONFIGS["conditioning_encoder"], lessons.targets.mean(dim=0))
@@ -133,7 +135,9 @@ def train_clone_encoder(part: TrainedPart, lessons: Lessons, exam: Sequence[Hear
     return trainer.result(), trainer
 
 
-def measured(model: CloneEncoder, recordings: Sequence[Heard], centre: np.ndarray | None = None) -> dict[str, float]:
+def measured(
+    model: CloneEncoder, recordings: Sequence[HeardClip], centre: np.ndarray | None = None
+) -> dict[str, float]:
     """Measure how well predicted embeddings separate speakers, and their mean cosine with Resemblyzer's embedding."""
     predicted = np.stack([model.embedding(heard.mel) for heard in recordings])
     true = np.stack([heard.embedding for heard in recordings])
@@ -153,7 +157,7 @@ def separations(embeddings: np.ndarray, speakers: Sequence[str], centre: np.ndar
 
 
 def rows_of(
-    model: CloneEncoder, name: str, groups: Mapping[str, Sequence[Heard]], centre: np.ndarray
+    model: CloneEncoder, name: str, groups: Mapping[str, Sequence[HeardClip]], centre: np.ndarray
 ) -> list[BenchRow]:
     """Measure an encoder, Resemblyzer, and the mean mel, on groups of recordings.
 
@@ -179,7 +183,7 @@ def rows_of(
     return rows
 
 
-def speech_to_learn(folder: Path, config: CloneConfig, most: int | None, ear: Ear) -> list[list[Heard]]:
+def speech_to_learn(folder: Path, config: CloneConfig, most: int | None, ear: Ear) -> list[list[HeardClip]]:
     """Hear the recordings of the speakers to learn from, without those who failed the gate.
 
     Returns:
@@ -201,13 +205,13 @@ def speech_to_learn(folder: Path, config: CloneConfig, most: int | None, ear: Ea
     ]
 
 
-def heard_groups(folder: Path, config: CloneConfig, ear: Ear) -> dict[str, list[Heard]]:
+def heard_groups(folder: Path, config: CloneConfig, ear: Ear) -> dict[str, list[HeardClip]]:
     """Hear the recordings of the speakers who are held back, of as many who are learned from, and of people.
 
     Speakers to learn from are left out if they have a single recording.
     """
 
-    def hear(speakers: Sequence[list[Path]]) -> list[Heard]:
+    def hear(speakers: Sequence[list[Path]]) -> list[HeardClip]:
         return [ear.heard(path, 1.0, folder / "heard") for paths in speakers for path in paths]
 
     held_back, learned = (list(recordings_of_speakers(folder, kind).values()) for kind in ("held", "learned"))
@@ -228,7 +232,7 @@ def report(folder: Path, config: CloneConfig) -> dict[str, Any]:
     """Measure all encoders of a run, and return a JSON document with their curves."""
     ear, schedule = Ear(), config.schedule.model_copy(update={"minutes": 0.0})
     groups = heard_groups(folder, config, ear)
-    lessons = Lessons(groups["held-back speakers"], config.encoder, WINDOW, ear.mel_norms)
+    lessons = ClipLessons(groups["held-back speakers"], config.encoder, WINDOW, ear.mel_norms)
     firsts = [paths[0] for paths in recordings_of_speakers(folder, "learned").values()]
     centre = np.mean([ear.heard(path, 1.0, folder / "heard").embedding for path in firsts], axis=0)
     rows, curves = {}, {}
@@ -281,7 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             ear = Ear()
             learned = speech_to_learn(folder, config, options.speakers, ear)
-            lessons = Lessons(
+            lessons = ClipLessons(
                 [heard for some in learned for heard in some], config.encoder, config.schedule.batch, ear.mel_norms
             )
             exam = [

@@ -21,7 +21,7 @@ PIECE_SECONDS = 5.0  # about the length of their pieces
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class HeardClip:
     """A recording as networks hear it.
 
     Attributes:
@@ -42,18 +42,18 @@ class Ear:
         self.mel_norms = load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
         self.encoder = cache(SpeakerEncoder)
 
-    def hear(self, speaker: str, audio: np.ndarray, rate: float) -> Heard:
+    def hear(self, speaker: str, audio: np.ndarray, rate: float) -> HeardClip:
         """Compute the mel and the embedding of audio (S,) float32."""
         mel = conditioning_mel(resample(audio, rate, CONDITIONING_RATE), self.mel_norms)
-        return Heard(speaker, mel.T.astype(np.float16), self.encoder().embedding(audio, rate))
+        return HeardClip(speaker, mel.T.astype(np.float16), self.encoder().embedding(audio, rate))
 
-    def heard(self, path: Path, rate: float, folder: Path) -> Heard:
+    def heard(self, path: Path, rate: float, folder: Path) -> HeardClip:
         """Hear the clips of a shard one after another, played ``rate`` times as fast. Keep the result in ``folder``."""
         name, _, place = path.stem.partition("-")
         speaker, kept = f"{name}@{rate:.2f}", folder / f"{name}@{rate:.2f}-{place}.npz"
         if kept.exists():
             with np.load(kept) as data:
-                return Heard(speaker, data["mel"], data["embedding"])
+                return HeardClip(speaker, data["mel"], data["embedding"])
         heard = self.hear(speaker, np.concatenate(Shard.load(path).clips), round(RATE * rate))
         with replacing(kept) as target, target.open("wb") as file:
             np.savez(file, mel=heard.mel, embedding=heard.embedding)
@@ -69,7 +69,7 @@ def recordings_of_speakers(folder: Path, kind: str) -> dict[str, list[Path]]:
     return dict(sorted(speakers.items()))
 
 
-def people(ear: Ear) -> list[Heard]:
+def people(ear: Ear) -> list[HeardClip]:
     """Hear pieces of about 5 s of the recordings of people in the package moonshine-voice. A recording is a speaker.
 
     The recordings differ in their rooms and microphones too, so they are easier to tell apart than their speakers.

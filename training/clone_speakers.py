@@ -65,7 +65,7 @@ class CloneConfig(Strict):
 
 
 @dataclass(frozen=True)
-class Speaker:
+class MixedSpeaker:
     """A speaker: the shares of style tables in a mixture.
 
     Attributes:
@@ -90,7 +90,7 @@ class Speaker:
         return np.concatenate([timbre[:, :TIMBRE], prosody[:, TIMBRE:]], axis=1).astype(np.float32)
 
 
-def speakers_of(config: CloneConfig, tables: Sequence[str]) -> list[Speaker]:
+def speakers_of(config: CloneConfig, tables: Sequence[str]) -> list[MixedSpeaker]:
     """Choose the speakers: first those that are held back, then those to learn from, in a random order.
 
     A mixture to learn from has prosody of English tables, and timbre of all tables that are not held back.
@@ -113,7 +113,7 @@ def speakers_of(config: CloneConfig, tables: Sequence[str]) -> list[Speaker]:
             )
         order = rng.permutation(count) if not held_back else range(count)
         name = "held" if held_back else "learned"
-        speakers += [Speaker(f"{name}{place:03d}", held_back, *shares[index]) for place, index in enumerate(order)]
+        speakers += [MixedSpeaker(f"{name}{place:03d}", held_back, *shares[index]) for place, index in enumerate(order)]
     return speakers
 
 

@@ -26,31 +26,31 @@ from ane.text import normalise_english
 from benchmarks.listening import edits, words
 from benchmarks.teachers import kokoro_audio
 from benchmarks.yardsticks import DistillMos, WhisperRecogniser
-from training.clone_speakers import CONFIG, CloneConfig, Speaker, kokoro_tables, read_config, speakers_of
+from training.clone_speakers import CONFIG, CloneConfig, MixedSpeaker, kokoro_tables, read_config, speakers_of
 from training.speech import RATE, Shard, Speak, shard_of
 from training.text import held_out_sentences, texts_of_a_voice
 
 log = logging.getLogger(__name__)
 
 
-def kokoro_voice(speaker: Speaker) -> Speak:
+def kokoro_voice(speaker: MixedSpeaker) -> Speak:
     """Return the voice of a speaker, which Kokoro in int8 speaks on one thread."""
     style = speaker.style()
     return lambda text: kokoro_audio(text, style)
 
 
 @dataclass(frozen=True)
-class Recording:
+class SpeakerRecording:
     """A recording of a speaker: its file and its texts."""
 
     path: Path
-    speaker: Speaker
+    speaker: MixedSpeaker
     texts: list[str]
 
 
 def recordings_of(
-    folder: Path, config: CloneConfig, speakers: Sequence[Speaker], texts: Sequence[str]
-) -> list[Recording]:
+    folder: Path, config: CloneConfig, speakers: Sequence[MixedSpeaker], texts: Sequence[str]
+) -> list[SpeakerRecording]:
     """List the recordings in the order in which they are made: those of held-back speakers, then those to learn from.
 
     First every speaker makes one recording, then every speaker makes a second one, so a call that stops early leaves
@@ -64,11 +64,13 @@ def recordings_of(
                     source, size = (texts, counts.texts) if place else (sentences, config.gate.sentences)
                     first = (max(place - 1, 0) * len(speakers) + index) * size
                     some = [source[(first + number) % len(source)] for number in range(size)]
-                    recordings.append(Recording(folder / f"{speaker.name}-{place}.npz", speaker, some))
+                    recordings.append(SpeakerRecording(folder / f"{speaker.name}-{place}.npz", speaker, some))
     return recordings
 
 
-def write_recordings(recordings: Sequence[Recording], voice: Callable[[Speaker], Speak], minutes: float | None) -> None:
+def write_recordings(
+    recordings: Sequence[SpeakerRecording], voice: Callable[[MixedSpeaker], Speak], minutes: float | None
+) -> None:
     """Write the recordings whose files are missing, one file after another, until the time limit."""
     mel_norms = load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
     missing = [recording for recording in recordings if not recording.path.exists()]
@@ -83,7 +85,7 @@ def write_recordings(recordings: Sequence[Recording], voice: Callable[[Speaker],
             break
 
 
-def judge_speakers(folder: Path, speakers: Sequence[Speaker], minutes: float | None) -> None:
+def judge_speakers(folder: Path, speakers: Sequence[MixedSpeaker], minutes: float | None) -> None:
     """Judge the first recording of every speaker who has not been judged, and write FOLDER/judged.json.
 
     Held-back speakers and speakers to learn from take turns.

@@ -12,8 +12,8 @@ from ane.audio import resample
 from ane.system.errors import UserError
 from benchmarks.teachers import kokoro_style
 from training import clone_encoder, clone_speech
-from training.clone_encoder import Lessons, recorded_elsewhere
-from training.clone_hearing import Heard, separation
+from training.clone_encoder import ClipLessons, recorded_elsewhere
+from training.clone_hearing import HeardClip, separation
 from training.clone_speakers import CONFIG, TIMBRE, passes, read_config, speakers_of
 from training.speech import RATE, Shard
 from training.text import held_out_sentences
@@ -146,8 +146,8 @@ def test_a_speaker_who_fails_the_gate_teaches_nothing(run):
 def test_the_loss_that_tells_speakers_apart_is_zero_for_their_embeddings():
     embeddings = np.eye(3, 8, dtype=np.float32)
     mels = [np.full((200, 80), level, np.float16) for level in (-3.0, 0.0, 2.0)]
-    recordings = [Heard(str(index), mel, embeddings[index]) for index, mel in enumerate(mels)]
-    lessons = Lessons(recordings, CONFIGURATION.encoder, 1034, np.ones(80, np.float32))
+    recordings = [HeardClip(str(index), mel, embeddings[index]) for index, mel in enumerate(mels)]
+    lessons = ClipLessons(recordings, CONFIGURATION.encoder, 1034, np.ones(80, np.float32))
     speakers = torch.randint(3, (2,), generator=torch.Generator().manual_seed(0))  # the first choice of a step
     wrong, right = (
         lessons.losses(lambda mel, rows=rows: rows, 3, torch.Generator().manual_seed(0))
