@@ -10,6 +10,7 @@ import torch
 import ane
 from ane.audio import resample
 from ane.system.errors import UserError
+from benchmarks.data_packages import package_folder, whisper_folder
 from benchmarks.teachers import kokoro_style
 from training import clone_encoder, clone_speech
 from training.clone_encoder import ClipLessons, recorded_elsewhere
@@ -194,6 +195,9 @@ def test_kokoro_speaks_in_a_mixture_and_the_encoder_is_measured(tmp_path):
     arguments = ["-o", str(tmp_path), "--config", str(config), "--threads", "1"]
     try:
         clone_encoder.Ear().encoder()
+        whisper_folder("base")
+        for name in ("distillmos", "xls-r-sqa"):
+            package_folder(name)
         clone_encoder.people(clone_encoder.Ear())
         clone_speech.kokoro_audio("", kokoro_style("af_heart"))
     except UserError as error:
