@@ -131,6 +131,6 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle",
         metavar="NAME|PATH",
-        help="bundle to use: a name (as in `ane import`) or a directory. '?' lists the names (default: "
-        f"{DEFAULT_BUNDLE}, embedded)",
+        help="bundle to use: a name (as in `ane import`) or a directory. `ane say --bundle '?'` lists the names "
+        f"(default: {DEFAULT_BUNDLE}, embedded)",
     )

@@ -31,8 +31,11 @@ def list_presets(args: argparse.Namespace) -> None:
         {"name": name, "default": name == default, "upstream": preset.upstream, "work": preset.work}
         for name, preset in sorted(PRESETS.items(), key=lambda item: not item[1].upstream)
     ]
-    rows = [(marked(item), "upstream" if item["upstream"] else "ane", str(item["work"])) for item in items]
-    print_listing(args, ("preset", "from", "work for each chunk"), rows, items)
+    rows = [
+        (str(item["name"]), "upstream" if item["upstream"] else "ane", str(item["work"]), default_mark(item))
+        for item in items
+    ]
+    print_listing(args, ("preset", "from", "work for each chunk", ""), rows, items)
     LOGGER.info("A guided step runs the denoiser twice.")
 
 
@@ -41,9 +44,10 @@ def list_bundles(args: argparse.Namespace) -> None:
     items = [
         {"name": name, "default": name == DEFAULT_BUNDLE, "folder": str(find_bundle(name))} for name in bundle_names()
     ]
-    print_listing(args, ("bundle", "folder"), [(marked(item), str(item["folder"])) for item in items], items)
+    rows = [(str(item["name"]), str(item["folder"]), default_mark(item)) for item in items]
+    print_listing(args, ("bundle", "folder", ""), rows, items)
 
 
-def marked(item: Mapping[str, object]) -> str:
-    """Return the name of an item for a table, with a mark if the item is the default."""
-    return f"{item['name']}{' (default)' * bool(item['default'])}"
+def default_mark(item: Mapping[str, object]) -> str:
+    """Return the cell that marks the default, which is a column of its own so that programs can read the names."""
+    return "default" if item["default"] else ""

@@ -6,6 +6,7 @@ In a terminal, bars or a spinner show progress. Elsewhere, a plain line shows th
 import argparse
 import json
 import logging
+import re
 import shlex
 import sys
 import time
@@ -148,21 +149,21 @@ def print_listing(
 
     Args:
         numbers: Indices of the columns to align right.
-        notes: Lines to print after the list. With --json, they go to standard error.
+        notes: Lines to print after the list. With --json, and outside of a terminal, they go to standard error.
     """
-    if getattr(args, "json", False):
+    console, terminal = output_console(), sys.stdout.isatty()
+    if as_json := getattr(args, "json", False):
         print(json.dumps(items))
-        for note in notes:
-            LOGGER.info("%s", note)
-        return
-    console = output_console()
-    if not sys.stdout.isatty():
+    elif not terminal:
         for row in rows:
-            print("\t".join(printable(" ".join(cell.split())) for cell in row))
+            print("\t".join(printable(re.sub(r"[\t\r\n]+", " ", cell)) for cell in row))
     elif rows:
         console.print(plain_table(None, *headings, numbers=numbers, rows=rows))
     for note in notes:
-        console.print(note)
+        if terminal and not as_json:
+            console.print(note)
+        else:
+            LOGGER.info("%s", note)
 
 
 def decibels(value: float | None) -> str:

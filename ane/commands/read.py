@@ -274,7 +274,10 @@ def document_of_job(args: argparse.Namespace) -> "Document":
     whole = open_document(argparse.Namespace(**vars(args) | {"keep": [*args.keep, "title-page"]}))
     if former != [*chapter_titles(whole)]:
         return document
-    LOGGER.info("the job began with the title page as a chapter, so it keeps the page and the chapters' numbers")
+    LOGGER.info(
+        "the job began with the title page as a chapter, so it keeps the page and the chapters' numbers. To begin "
+        "without it, remove the job's folder"
+    )
     return whole
 
 

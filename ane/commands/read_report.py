@@ -123,7 +123,8 @@ def warn_of_other_chapters(store: "JobStore", plan: "BookPlan", numbers: Sequenc
     for number in numbers:
         if number <= min(len(former), len(plan.chapters)) and former[number - 1] != plan.chapters[number - 1]:
             LOGGER.warning(
-                "chapter %d was %r in the last run of this job, and is %r now: --list shows the numbers",
+                "chapter %d was %r in the last run of this job, and is %r now: the same command with --list shows the "
+                "numbers",
                 number,
                 former[number - 1],
                 plan.chapters[number - 1],

@@ -125,7 +125,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_backend_arguments(parser)
     add_macos_arguments(parser)
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
-    parser.set_defaults(handler=say)
+    parser.set_defaults(handler=say, texts_read=[])
 
 
 def say(args: argparse.Namespace) -> int:

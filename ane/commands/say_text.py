@@ -56,7 +56,17 @@ def arriving_text() -> Iterator[str]:
 
 
 def read_text(args: argparse.Namespace) -> str:
-    """Return the text to speak. Raises UserError if it cannot be read, is not UTF-8, or standard input is empty."""
+    """Return the text to speak. Raises UserError if it cannot be read, is not UTF-8, or standard input is empty.
+
+    Standard input can be read only once, but a command may begin again without a default that has no effect. So all
+    copies of ``args`` share the list ``texts_read``, which keeps the text.
+    """
+    if not args.texts_read:
+        args.texts_read.append(_read_text(args))
+    return str(args.texts_read[0])
+
+
+def _read_text(args: argparse.Namespace) -> str:
     if args.text:
         # Python turns bytes that are not UTF-8 on the command line into lone surrogates, which are not text
         return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")

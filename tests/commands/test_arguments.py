@@ -349,3 +349,14 @@ def test_a_default_without_effect_beside_a_flag_is_left_out_and_said(
     monkeypatch.setenv("ANE_BUNDLE", "heart")
     assert main(command.split()) == status
     assert said.format(config) in capsys.readouterr().err
+
+
+def test_standard_input_is_read_once_if_a_default_is_left_out(workplace, monkeypatch, capsys):
+    (workplace / "home").mkdir()
+    (workplace / "home" / "config.toml").write_text('[say]\ncast = "cast.toml"', encoding="utf-8")
+    (workplace / "cast.toml").write_text('[speakers]\nAnna = "michael"\n')
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'<speak>He said "hi" to me.</speak>')))
+    assert main(["say", "--bundle", "demo", "--explain"]) == 0
+    printed = capsys.readouterr()
+    assert "he said" in printed.out.lower()
+    assert "has no effect on quotations in SSML" in printed.err

@@ -2,10 +2,12 @@
 
 import json
 import sys
+from argparse import Namespace
 
 import pytest
 
 from ane.cli import main
+from ane.commands.messages import print_listing
 from ane.system import paths
 
 LISTS = {
@@ -36,11 +38,11 @@ def test_a_list_is_a_table_or_lines_or_json(lists, monkeypatch, capsys, command,
     assert main([*command, "--json"]) == 0
     items = json.loads(capsys.readouterr().out)
     assert value in [item[key] for item in items]
-    rows = [line.split("\t") for line in lines if "\t" in line] or [[line] for line in lines]
-    assert len({len(row) for row in rows}) == 1, "as many cells in every row"
+    rows = [line.split("\t") for line in lines]
+    assert len({len(row) for row in rows}) == 1, "as many cells in every row, and no other lines"
     if key != "bytes":
         assert len(rows) == len(items)
-        assert any(str(items[-1].get("name", "Two")) in cell for cell in rows[-1])
+        assert str(items[-1].get("name", "[red]Two\\")) in rows[-1], "the cell is the name alone"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(command) == 0
     assert "│" in capsys.readouterr().out
@@ -48,14 +50,21 @@ def test_a_list_is_a_table_or_lines_or_json(lists, monkeypatch, capsys, command,
 
 def test_the_list_of_chapters_has_its_titles_literally_and_numbers_in_json(lists, capsys):
     assert main(["read", "--list", "book.md"]) == 0
-    first, second, totals = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()
     assert first.split("\t")[:3] == ["1", "One", "13"]
     assert second.split("\t")[1] == "[red]Two\\"
-    assert totals == "32 characters, about 2 s of audio; left out: 1 listing of code"
+    totals = "32 characters, about 2 s of audio; left out: 1 listing of code"
+    assert totals in err
     assert main(["read", "--list", "book.md", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)[0] == {"number": 1, "title": "One", "characters": 13, "seconds": 13 / 15}
     assert totals in err
+
+
+def test_a_cell_keeps_the_spaces_of_a_name(workplace, capsys):
+    print_listing(Namespace(), ("name",), [("x  y\tz",)], [])
+    assert capsys.readouterr().out == "x  y z\n"
 
 
 @pytest.mark.parametrize(
