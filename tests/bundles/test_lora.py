@@ -5,6 +5,7 @@ use_rslora, rank_pattern and alpha_pattern: the adapter, and the weights before 
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,20 @@ def test_a_lora_in_the_folder_of_the_checkpoints_is_merged_on_request_only(offic
     assert "import its model and add --lora " in capsys.readouterr().err
 
 
+def test_a_lora_is_read_with_all_settings_that_only_training_needs(tmp_path):
+    folder = Path(shutil.copytree(PEFT, tmp_path / "lora"))
+    layer = "gpt.h.0.attn.c_attn"
+    for change in (
+        {"alpha_pattern": None},
+        {"alpha_pattern": {"attn": 1, "0.attn.c_attn": 16, "c_attn": 4}},
+        {"r": 64, "lora_dropout": 0.1, "target_modules": "all-linear", "eva_config": {"rho": 2}},
+    ):
+        for name, value in change.items():
+            with_setting(name, value)(folder)
+        scale = read_lora(folder).scales[layer]
+        assert scale == (16 if "0.attn" in str((folder / "adapter_config.json").read_text()) else 8) / 2**0.5
+
+
 def without_config(folder: Path) -> None:
     (folder / "adapter_config.json").unlink()
 
@@ -103,9 +118,29 @@ def with_factors(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Ten
 
 FAULTS = {
     "adapter_config.json is not a file: name PEFT's folder": without_config,
-    "must be an object with the number lora_alpha": with_setting("lora_alpha", None),
+    "must be an object with the finite number lora_alpha": with_setting("lora_alpha", None),
     "use_dora True): merge them": with_setting("use_dora", True),
     "init_lora_weights 'pissa'": with_setting("init_lora_weights", "pissa"),
+    "(alora_invocation_tokens [1, 2]): merge them": with_setting("alora_invocation_tokens", [1, 2]),
+    "(target_parameters ['mel_head.weight'])": with_setting("target_parameters", ["mel_head.weight"]),
+    "(lora_bias True)": with_setting("lora_bias", True),
+    "(new_in_peft_1 'x')": with_setting("new_in_peft_1", "x"),
+    "(use_rslora 'no')": with_setting("use_rslora", "no"),
+    "must have finite numbers by layer as alpha_pattern, not {'c_attn': 'x'}": with_setting(
+        "alpha_pattern", {"c_attn": "x"}
+    ),
+    "must have finite numbers by layer as alpha_pattern, not ['c_attn']": with_setting("alpha_pattern", ["c_attn"]),
+    "lora/adapter_config.json has the alpha_pattern 'c_(', but": with_setting("alpha_pattern", {"c_(": 2}),
+    "has the alpha_pattern '(.*.*)*x', but `ane` reads only names": with_setting("alpha_pattern", {"(.*.*)*x": 2}),
+    "makes the weight of gpt.h.0.attn.c_attn infinite or NaN": with_factors(
+        lambda factors: {key: 1e30 * value for key, value in factors.items()}
+    ),
+    "lora_alpha, as PEFT writes it": with_setting("lora_alpha", math.nan),
+    "with the finite number lora_alpha, as PEFT": with_setting("lora_alpha", True),
+    "an object with the finite number lora_alpha, as": with_setting("lora_alpha", 10**400),
+    "alone (3 × gpt.h.N.attn.c_attn): merge": with_factors(
+        lambda factors: {key: value[:0] if "lora_A" in key else value[:, :0] for key, value in factors.items()}
+    ),
     "(it has no factors)": with_factors(lambda factors: {}),
     "(gpt.h.N.attn.c_attn)": with_factors(lambda factors: {key: factors[key] for key in factors if key != FACTOR}),
     "(base_model.model.gpt.h.N.attn.c_attn.lora_A.weight)": with_factors(

@@ -6,6 +6,7 @@ A LoRA adds to the weight of a linear layer the product of two narrow matrices, 
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +22,20 @@ from ane.system.files import read_json
 NAMES = ("adapter_model.safetensors", "adapter_model.bin")  # files that PEFT writes, next to ``CONFIG``
 CONFIG = "adapter_config.json"
 KEY = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.weight")
-# PEFT's settings that change more than the product of the factors → values with which they do not
+LAYER_NAME = re.compile(r"[A-Za-z0-9_.]+")
+# PEFT's settings that can change more than the product of the factors → values with which they do not
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
-    "modules_to_save": (None, []),
-    "layer_replication": (None, []),
-    "use_dora": (False,),
-    "use_qalora": (False,),
-    "use_bdlora": (None, False),
     "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
+    "use_rslora": (True, False, None),
 }
+# PEFT's other settings: where a LoRA comes from, which layers it changes, how to train it, and its libraries
+ORIGIN = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
+LAYERS = {"exclude_modules", "layers_pattern", "layers_to_transform", "r", "rank_pattern", "target_modules"}
+TRAINING = {"corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config", "velora_config"}
+PLATFORM = {"fan_in_fan_out", "megatron_config", "megatron_core", "qalora_group_size", "runtime_config"}
+ACCEPTED = frozenset({"lora_alpha", "alpha_pattern"} | ORIGIN | LAYERS | TRAINING | PLATFORM)
 
 
 @dataclass(frozen=True)
@@ -42,35 +46,31 @@ class LoraAdapter:
         path: File of the LoRA.
         factors: Two matrices for each layer. The first has the shape (rank, inputs), and the second (outputs, rank).
             Layers have their names in the official files.
-        config: The settings of PEFT.
+        scales: The scale of the product of the two matrices for each layer.
     """
 
     path: Path
     factors: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-    config: Mapping[str, Any]
+    scales: Mapping[str, float]
 
     def merged(self, network: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights of a network with the changes of the LoRA, in the dtypes of the weights."""
+        """Return the weights of a network with the changes of the LoRA, in the dtypes of the weights.
+
+        Raises UserError if a change makes a finite weight infinite or NaN.
+        """
         result = dict(weights)
         for key, weight in weights.items():
             layer, _, kind = (NETWORKS[network].prefix + key).rpartition(".")
             if kind == "weight" and layer in self.factors:
                 result[key] = (weight.float() + self.change(layer)).to(weight.dtype)
+                if weight.isfinite().all() and not result[key].isfinite().all():
+                    raise UserError(f"{self.path} makes the weight of {layer} infinite or NaN: get the LoRA again")
         return result
 
     def change(self, layer: str) -> torch.Tensor:
         """Compute the sum to add to the weight of a layer."""
         first, second = (factor.float() for factor in self.factors[layer])
-        alpha = next(
-            (
-                value
-                for name, value in self.config.get("alpha_pattern", {}).items()
-                if re.fullmatch(rf"(.*\.)?({name})", layer)
-            ),
-            self.config["lora_alpha"],
-        )
-        rank = len(first)
-        product = second @ first * (alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
+        product = second @ first * self.scales[layer]
         return product.T if is_transposed(layer) else product
 
     def check_layers(self, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
@@ -115,11 +115,9 @@ def read_lora(path: Path) -> LoraAdapter:
         UserError: A file is damaged, or contains more than finite factors of linear layers.
     """
     file = lora_file(path)
-    config = read_json(file.parent / CONFIG)
-    if not isinstance(config, dict) or not isinstance(config.get("lora_alpha"), int | float):
-        raise UserError(f"{file.parent / CONFIG} must be an object with the number lora_alpha, as PEFT writes it")
+    config = read_settings(file.parent / CONFIG)
     entries = read_safetensors(file) if file.suffix == ".safetensors" else load_pickle(file)
-    others = [f"{name} {config[name]!r}" for name, plain in PLAIN.items() if config.get(name, plain[0]) not in plain]
+    others = unusual_settings(config)
     layers: dict[str, dict[str, torch.Tensor]] = {}
     for key, factor in entries.items():
         match = KEY.fullmatch(str(key))
@@ -128,9 +126,59 @@ def read_lora(path: Path) -> LoraAdapter:
         else:
             layers.setdefault(match[1], {})[match[2]] = factor
     others = others or [
-        layer for layer, pair in layers.items() if len(pair) < 2 or len(pair["A"]) != pair["B"].shape[1]
+        layer for layer, pair in layers.items() if len(pair) < 2 or not len(pair["A"]) == pair["B"].shape[1] > 0
     ]
     if others or not layers:
         parts = summarise_keys(others, SHOWN) or "it has no factors"
         raise UserError(f"{file} is not a LoRA of linear layers alone ({parts}): {MERGE}")
-    return LoraAdapter(file, {layer: (pair["A"], pair["B"]) for layer, pair in layers.items()}, config)
+    factors = {layer: (pair["A"], pair["B"]) for layer, pair in layers.items()}
+    return LoraAdapter(file, factors, scales(config, {layer: len(pair[0]) for layer, pair in factors.items()}))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read PEFT's settings of a LoRA.
+
+    Raises:
+        UserError: The file is not a JSON object, or has an alpha that is not a finite number. Or it names layers by a
+            regular expression, which could take years to match.
+    """
+    config = read_json(path)
+    if not isinstance(config, dict) or not is_finite(config.get("lora_alpha")):
+        raise UserError(f"{path} must be an object with the finite number lora_alpha, as PEFT writes it")
+    alphas = config.get("alpha_pattern") or {}
+    if not isinstance(alphas, dict) or not all(map(is_finite, alphas.values())):
+        raise UserError(f"{path} must have finite numbers by layer as alpha_pattern, not {reprlib.repr(alphas)}")
+    if odd := [name for name in alphas if not LAYER_NAME.fullmatch(name)]:
+        raise UserError(
+            f"{path} has the alpha_pattern {reprlib.repr(odd[0])}, but `ane` reads only names with letters, digits, "
+            f"dots and underscores: {MERGE}"
+        )
+    return config
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value of a JSON file is a number that a float32 can hold."""
+    return type(value) in (int, float) and abs(value) <= torch.finfo(torch.float32).max
+
+
+def unusual_settings(config: Mapping[str, Any]) -> list[str]:
+    """List the settings with which PEFT may change more than the product of the factors, and all unknown settings."""
+    return [
+        f"{name} {reprlib.repr(value)}"
+        for name, value in config.items()
+        if name not in ACCEPTED and (value not in PLAIN[name] if name in PLAIN else value)
+    ]
+
+
+def scales(config: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, float]:
+    """Compute the scale of each layer from its rank, as PEFT does.
+
+    The alpha comes from the first name in ``alpha_pattern`` that is the layer's name or the end of that name after a
+    dot. As in PEFT, a dot in ``alpha_pattern`` stands for any character.
+    """
+    alphas = {re.compile(rf"(?:.*\.)?{name}"): alpha for name, alpha in (config.get("alpha_pattern") or {}).items()}
+    return {
+        layer: next((alpha for name, alpha in alphas.items() if name.fullmatch(layer)), config["lora_alpha"])
+        / (rank**0.5 if config.get("use_rslora") else rank)
+        for layer, rank in ranks.items()
+    }
