@@ -20,6 +20,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:  # torch is imported in the handler, so that --help is quick
     from ane.bundles import Bundle
     from ane.bundles.contents import Contents
+    from ane.bundles.hub import Snapshot
 
 HUB = "hub"
 OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"  # upstream's default. jbetker/tortoise-tts-v2 lacks hifidecoder.pth
@@ -246,13 +247,33 @@ def _from_hub(
 
     repository = OFFICIAL_REPOSITORY if args.source == HUB else args.source
     download = family.download(repository, args.revision, lambda file: console.print(f"Fetching {file}"))
-    source = {"repository": repository, "revision": download.revision, "files": download.files}
+    source = {
+        "repository": repository,
+        "revision": download.revision,
+        "files": download.files | _hashes_of_flags(args, family, download),
+    }
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, download.revision):
-        check_recorded_hashes(recorded["files"], download.files, f"{destination}/bundle.json")
+        check_recorded_hashes(
+            {file: sha256 for file, sha256 in recorded["files"].items() if file in download.files},
+            download.files,
+            f"{destination}/bundle.json",
+        )
     # A config.json in the repository does not hold upstream's constructor arguments. Without --config, the networks
     # have the sizes of --base, or the official sizes.
     return CheckpointOrigin(download.directory, config if args.base else config or {}, source, download.licence)
+
+
+def _hashes_of_flags(args: argparse.Namespace, family: ModelFamily, download: "Snapshot") -> dict[str, str]:
+    """Hash the files that flags such as --lora name, by the names that bundle.json has for them."""
+    from ane.bundles.hashes import sha256_of
+
+    if not (args.vocoder or args.voices or args.lora):
+        return {}
+    folder = download.directory.parent if download.directory.is_file() else download.directory
+    downloaded = {folder / part for file in download.files for part in (file, Path(file).name)}
+    files = family.source_files(download.directory, **import_options(family, **_paths(args)))
+    return {name: sha256_of(file) for name, file in files.items() if file not in downloaded}
 
 
 def _recorded(destination: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Each import runs in a separate process, because huggingface_hub reads its enviro
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
@@ -225,6 +228,27 @@ def test_one_file_of_a_repository_is_completed_from_a_base(run_import, imported,
     source = Bundle(tmp_path / "out").manifest.source
     assert source["files"].keys() == {"models/8301_gpt.pth", "models/tokenizer.json"}
     assert (source["repository"], source["base"]) == ("me/tuned/models/8301_gpt.pth", "out")
+
+
+def test_a_lora_for_a_repository_is_recorded_and_compared(run_import, files, tmp_path):
+    (tmp_path / "lora").mkdir()
+    codes, width = torch.load(io.BytesIO(files["autoregressive.pth"]), weights_only=True)["mel_head.weight"].shape
+    factors = {"A": torch.zeros(1, width), "B": torch.zeros(codes, 1)}
+    save_file(
+        {f"mel_head.lora_{name}.weight": factor for name, factor in factors.items()},
+        lora := tmp_path / "lora" / "adapter_model.safetensors",
+    )
+    (config := tmp_path / "lora" / "adapter_config.json").write_text('{"lora_alpha": 1}')
+    served, flags = hub("Manmay/tortoise-tts", files), ("--lora", "./lora", "--expect", "out/bundle.json")
+    run_import(served, "hub", "-o", "./out", *flags[:2])
+    recorded = Bundle(tmp_path / "out").manifest.source["files"]
+    added = {"lora": sha256(lora.read_bytes()), "adapter_config.json": sha256(config.read_bytes())}
+    assert recorded == {name: sha256(data) for name, data in files.items()} | added
+    run_import(served, "hub", "-o", "./again", *flags)
+    config.write_text('{"lora_alpha": 2}')
+    assert "adapter_config.json has SHA-256" in run_import(served, "hub", "-o", "./other", *flags, fails=True)
+    run_import(served, "hub", "-o", "./out", "--force")
+    assert Bundle(tmp_path / "out").manifest.source["files"].keys() == files.keys()
 
 
 def test_offline_mode_without_a_cache_is_refused(run_import):

@@ -64,11 +64,23 @@ def test_a_fine_tune_of_the_small_files_is_imported_with_its_lora_and_speaks(off
     assert {key for key in plain if not torch.equal(plain[key], changed[key])} == {
         LAYER.replace("0", str(layer)) for layer in range(3)
     }
-    assert json.loads((styled / "bundle.json").read_text())["source"]["files"].keys() == {"autoregressive.pth", "lora"}
+    assert json.loads((styled / "bundle.json").read_text())["source"]["files"].keys() == {
+        "autoregressive.pth",
+        "lora",
+        "adapter_config.json",
+    }
     for bundle in (mine, styled):
         speak = ["say", "Hello.", "--bundle", str(bundle), "-v", "random", "--preset", "fastest", "--seed", "1", "-q"]
         assert main([*speak, "-o", str(bundle.with_suffix(".wav"))]) == 0
     assert mine.with_suffix(".wav").read_bytes() != styled.with_suffix(".wav").read_bytes()
+
+
+def test_a_changed_file_of_a_lora_is_not_the_recorded_one(official, tmp_path, capsys):
+    lora, first = Path(shutil.copytree(official / "lora", tmp_path / "lora")), tmp_path / "first"
+    assert imported(official, first, "--lora", lora) == 0
+    with_setting("lora_alpha", 3)(lora)
+    assert imported(official, tmp_path / "second", "--lora", lora, "--expect", first / "bundle.json") == 1
+    assert "adapter_config.json has SHA-256" in capsys.readouterr().err
 
 
 def test_a_lora_in_the_folder_of_the_checkpoints_is_merged_on_request_only(official, tmp_path, capsys):

@@ -33,7 +33,7 @@ from ane.models.tortoise.checkpoint_files import (
     states_vocabulary,
     with_vocabulary,
 )
-from ane.models.tortoise.lora import lora_file, read_lora
+from ane.models.tortoise.lora import lora_files, read_lora
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import (
     check_surplus,
@@ -181,7 +181,7 @@ def source_files(
     """List the files that ``import_tortoise`` would read, by official name. Raises UserError if a file is missing."""
     files, folder = checked_files(path, base, vocoder)
     others = {name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}
-    return {**files, **others, **({"lora": lora_file(lora)} if lora else {})}
+    return {**files, **others, **(lora_files(lora) if lora else {})}
 
 
 def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:

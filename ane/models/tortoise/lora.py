@@ -98,13 +98,21 @@ def is_transposed(layer: str) -> bool:
     return layer.startswith("gpt.h.")
 
 
-def lora_file(path: Path) -> Path:
-    """Return the file of a LoRA. ``path`` is the file or its folder. Raises NotFoundError if there is no such file."""
+def lora_files(path: Path) -> dict[str, Path]:
+    """Return the files of a LoRA by the names under which bundle.json records their hashes.
+
+    Args:
+        path: File with the factors ("lora"), or its folder.
+
+    Raises:
+        NotFoundError: A file is missing.
+    """
     file = next((path / name for name in NAMES if os.path.isfile(path / name)), path)
-    for needed in (file, file.parent / CONFIG):
+    files = {"lora": file, CONFIG: file.parent / CONFIG}
+    for needed in files.values():
         if not os.path.isfile(needed):
             raise NotFoundError(f"there is no LoRA at {path}, because {needed} is not a file: name PEFT's folder")
-    return file
+    return files
 
 
 def read_lora(path: Path) -> LoraAdapter:
@@ -114,8 +122,8 @@ def read_lora(path: Path) -> LoraAdapter:
         NotFoundError: There is no LoRA at this path, or no file with its settings next to the LoRA.
         UserError: A file is damaged, or contains more than finite factors of linear layers.
     """
-    file = lora_file(path)
-    config = read_settings(file.parent / CONFIG)
+    files = lora_files(path)
+    file, config = files["lora"], read_settings(files[CONFIG])
     entries = read_safetensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     others = unusual_settings(config)
     layers: dict[str, dict[str, torch.Tensor]] = {}
