@@ -172,7 +172,8 @@ class Bundle:
     def decoder_md5(self) -> str:
         """The MD5 of the decoder's official checkpoint, or "" if it is unknown.
 
-        Forks of Tortoise put the first characters of this MD5 into the names of files with latents.
+        Forks of Tortoise put the first characters of this MD5 into the names of files with latents. If the import
+        merged a LoRA into the decoder, the MD5 depends on the LoRA too.
         """
         md5 = self.manifest.source.get("decoder_md5")
         return md5 if isinstance(md5, str) else ""

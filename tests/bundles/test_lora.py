@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from ane.bundles import open_model
 from ane.cli import main
 from ane.models.tortoise.lora import read_lora
+from ane.models.tortoise.voices import cloning_notes
+from ane.voices import Voice, save_voice
 from benchmarks.__main__ import main as benchmarks
 
 PEFT = Path(__file__).parent / "peft"
@@ -73,6 +76,29 @@ def test_a_fine_tune_of_the_small_files_is_imported_with_its_lora_and_speaks(off
         speak = ["say", "Hello.", "--bundle", str(bundle), "-v", "random", "--preset", "fastest", "--seed", "1", "-q"]
         assert main([*speak, "-o", str(bundle.with_suffix(".wav"))]) == 0
     assert mine.with_suffix(".wav").read_bytes() != styled.with_suffix(".wav").read_bytes()
+
+
+def test_voices_of_the_base_are_of_another_decoder_once_a_lora_is_merged(official, tmp_path, capsys):
+    folder, base = Path(shutil.copytree(official, tmp_path / "files")), tmp_path / "base"
+    assert imported(official, tmp_path / "small") == 0
+    latents = (np.zeros((1, width), np.float32) for width in open_model(tmp_path / "small").widths)
+    (folder / "voices").mkdir()
+    ann = Voice(*latents, "ann", decoder=open_model(tmp_path / "small").decoder_md5[:8])
+    save_voice(folder / "voices" / "ann.safetensors", ann)
+    assert imported(folder, base) == 0
+    scaled = Path(shutil.copytree(official / "lora", tmp_path / "scaled"))
+    with_setting("lora_alpha", 3)(scaled)
+    md5s = set()
+    for lora in ((), ("--lora", official / "lora"), ("--lora", scaled)):
+        capsys.readouterr()
+        output = tmp_path / f"tuned{len(lora)}{len(md5s)}"
+        assert imported(official / "autoregressive.pth", output, "--base", base, *lora) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert ("This model gets the voices of base, whose decoder differs" in printed) == bool(lora)
+        notes = cloning_notes(model := open_model(output), ann)
+        assert any("was made with another decoder" in note for note in notes) == bool(lora)
+        md5s.add(model.decoder_md5)
+    assert len(md5s) == 3
 
 
 def test_a_changed_file_of_a_lora_is_not_the_recorded_one(official, tmp_path, capsys):

@@ -137,11 +137,15 @@ def import_tortoise(
 
     networks = {*own, *(base.networks if base else ())}
     md5 = _md5(files["autoregressive.pth"]) if "autoregressive" in own else base.decoder_md5
+    if adapter:
+        shapes = {name: layout(NETWORKS[name], sizes[name]).shapes for name in networks}
+        adapter.check_layers(shapes)
+        if any(f"{layer}.weight" in shapes["autoregressive"] for layer in adapter.factors):
+            md5 = adapter.decoder_md5(md5)
     voices, default_voice, notes = find_voices(folder, base, sizes, md5)
     if borrowed := [name for file in files for name in networks_of(file) if name not in own]:
         notes.append(f"The checkpoint lacks {' and '.join(borrowed)}, so this model gets the one of {base.name}")
     if adapter:
-        adapter.check_layers({name: layout(NETWORKS[name], sizes[name]).shapes for name in networks})
         notes.append(f"The LoRA {adapter.path} changes {len(adapter.factors)} layers")
     return Contents(
         "tortoise",

@@ -4,6 +4,7 @@ A LoRA adds to the weight of a linear layer the product of two narrow matrices, 
 2106.09685).
 """
 
+import hashlib
 import os
 import re
 import reprlib
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ane.bundles.hashes import sha256_of
 from ane.bundles.torch_checkpoint import MERGE, SHOWN, load_pickle, read_safetensors, summarise_keys
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import NotFoundError, UserError
@@ -72,6 +74,11 @@ class LoraAdapter:
         first, second = (factor.float() for factor in self.factors[layer])
         product = second @ first * self.scales[layer]
         return product.T if is_transposed(layer) else product
+
+    def decoder_md5(self, md5: str) -> str:
+        """Return an MD5 that stands for the decoder with the LoRA. ``md5`` stands for the decoder without it."""
+        hashes = [sha256_of(file) for file in lora_files(self.path).values()]
+        return hashlib.md5("".join((md5, *hashes)).encode(), usedforsecurity=False).hexdigest()
 
     def check_layers(self, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
         """Raise UserError if the LoRA is for another model.
