@@ -200,10 +200,15 @@ def _gather(name: str, clips: list[str]) -> "Voice | Clips":
 
 
 def _store(args: argparse.Namespace, voice: "Voice", destination: Path) -> int:
-    from ane.voices import save_voice
+    """Store a voice. Delete the consent to the former voice of this name, because a client may delete such a voice."""
+    from ane.voices import consent_file, save_voice, stored_voice
 
     save_voice(destination, voice)
     report_console(args).print(f"{destination}: {voice.source or 'latents'}")
+    consent = consent_file(destination)
+    if os.path.realpath(destination) == os.path.realpath(stored_voice(destination.stem)) and consent.exists():
+        consent.unlink()
+        report_console(args).print(f"deleted {consent}, in which a speaker agreed to the former voice")
     return 0
 
 
@@ -224,7 +229,7 @@ def voice_destination(output: str, model: Bundle, force: bool) -> Path:
     Raises:
         UserError: The value is not a valid name, the file cannot be written, or it exists and ``force`` is not set.
     """
-    from ane.voices import check_voice_name, list_voices
+    from ane.voices import check_voice_name, list_voices, stored_voice
     from ane.voices.voice import LATENT_SUFFIXES
 
     file = Path(os.path.expanduser(output))
@@ -237,7 +242,7 @@ def voice_destination(output: str, model: Bundle, force: bool) -> Path:
         check_voice_name(output)
         if model.voices and output in list_voices([model.voices]):
             raise UserError(f"{model.name} already has a voice {output}, which would hide yours: choose another name")
-        file = paths.voices_dir() / f"{output}.safetensors"
+        file = stored_voice(output)
     check_output_file(file, makes_folders=file.parent == paths.voices_dir())
     if os.path.exists(file) and not force:
         raise UserError(f"{file} exists: add --force to replace it, or choose another name")

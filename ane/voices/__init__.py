@@ -13,6 +13,7 @@ from ane.voices.finding import (
     find_voice,
     list_voices,
     stored_files,
+    stored_voice,
     voice_names,
 )
 from ane.voices.voice import Clips, Voice, load_voice, mix_voices, open_voice, parse_mix, save_voice
@@ -33,5 +34,6 @@ __all__ = [
     "parse_mix",
     "save_voice",
     "stored_files",
+    "stored_voice",
     "voice_names",
 ]

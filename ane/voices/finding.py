@@ -72,6 +72,11 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     return dict(sorted(voices.items()))
 
 
+def stored_voice(name: str) -> Path:
+    """Return the path at which a voice with this name is stored, in the user's folder of voices."""
+    return paths.voices_dir() / f"{name}.safetensors"
+
+
 def consent_file(voice: Path) -> Path:
     """Return the path of the file next to a stored voice in which its speaker agrees to the voice."""
     return voice.with_suffix(".consent.txt")

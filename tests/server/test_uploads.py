@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 import wave
 from collections.abc import Callable, Iterator
@@ -275,6 +278,21 @@ def test_a_voice_that_a_client_made_is_deleted_with_all_that_is_left_of_it(serve
     assert add_voice(server, "bob", seconds=3.0).status == 201
     assert spoken() != first, "the new voice, and not the deleted one, which the server had loaded"
     assert delete_voice(server, "bob").status == 200
+
+
+def owner(home: Path, *arguments: str) -> str:
+    """What ``ane voices`` prints to the server's owner, with the server's data directory."""
+    command = [sys.executable, "-m", "ane", "voices", *arguments]
+    run = subprocess.run(command, env={**os.environ, "ANE_HOME": str(home)}, capture_output=True, text=True, check=True)
+    return run.stdout + run.stderr
+
+
+def test_the_owner_makes_a_voice_of_a_client_their_own_by_replacing_it(server, home):
+    assert add_voice(server, "zed").status == 201
+    printed = owner(home, "mix", "heart", "--bundle", "demo", "-o", "zed", "--force")
+    assert f"deleted {home / 'voices' / 'zed.consent.txt'}" in printed
+    assert delete_voice(server, "zed").status == 403
+    assert (home / "voices" / "zed.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
