@@ -86,6 +86,11 @@ class ClientGoneError(Exception):
     """The client of a job closed its connection."""
 
 
+def no_such_voice(name: str) -> RefusedError:
+    """Return the error for a voice that does not exist, or that somebody deleted. It names no path of the server."""
+    return RefusedError(f"there is no voice {name!r}", 404, "voice", "voice_not_found")
+
+
 def outcome_of(error: BaseException) -> str:
     """Return the word that stands for an error in the log and in the metrics."""
     for kind, outcome in ((StoppingError, "stopped"), (UserError, "refused"), (ClientGoneError, "client gone")):

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,16 +19,18 @@ from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.device import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
 from ane.models.whisper.transcription import Transcriber
+from ane.server.errors import no_such_voice
 from ane.server.jobs import Job
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
 from ane.speech.speaker import DEFAULT_VOICE
 from ane.speech.turns import Turns
 from ane.system.errors import UserError
-from ane.voices import RANDOM, voice_names
+from ane.voices import RANDOM, stored_voice, voice_names
 
 LOGGER = logging.getLogger("ane.server")
 REST_SECONDS = 5.0  # seconds without a request after which freed memory is returned to the system, which takes 0.1 s
+Stamp = tuple[int, int, int] | None  # time, number and size of a stored voice's file. None means that there is no file
 
 
 @dataclass
@@ -42,7 +45,7 @@ class ServedModel:
             has no lanes.
         users: Number of jobs that are using the model.
         used: Time at which the model was last used.
-        voices: The voices that were loaded, by name.
+        voices: The voices that were loaded, by name. Each has the stamp of the file from which it was loaded.
     """
 
     name: str
@@ -51,7 +54,7 @@ class ServedModel:
     lanes: Lanes | None = None
     users: int = 0
     used: float = field(default_factory=time.monotonic)
-    voices: dict[str, Any] = field(default_factory=dict)
+    voices: dict[str, tuple[Stamp, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -73,12 +76,35 @@ class ServedModel:
             self._lock.release()
 
     def voice(self, name: str) -> Any:
-        """Return the voice with this name, which ``voice_names`` lists. Only the first call reads its latents."""
+        """Return the voice with this name, which ``voice_names`` listed.
+
+        The method reads the latents in the first call, and again when the file of a stored voice has changed. Raises
+        RefusedError if the voice was deleted.
+        """
         if name == RANDOM:
             return name
-        if name not in self.voices:
-            self.voices[name] = self.speaker.prepare(voice=None if name == DEFAULT_VOICE else name)
-        return self.voices[name]
+        stamp = voice_stamp(name)
+        loaded = self.voices.get(name)
+        if loaded is None or loaded[0] != stamp:
+            self.voices.pop(name, None)
+            try:
+                loaded = stamp, self.speaker.prepare(voice=None if name == DEFAULT_VOICE else name)
+            except UserError as error:
+                if name == DEFAULT_VOICE or name in voice_names(self.model):
+                    raise
+                raise no_such_voice(name) from error
+            if voice_stamp(name) == stamp:  # else somebody deleted or replaced the voice while this thread read it
+                self.voices[name] = loaded
+        return loaded[1]
+
+
+def voice_stamp(name: str) -> Stamp:
+    """Return numbers that change when somebody replaces or deletes the stored voice with this name."""
+    try:
+        facts = os.stat(stored_voice(name))
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_ino, facts.st_size
 
 
 class ServedModels:
@@ -111,10 +137,9 @@ class ServedModels:
                 served.used = time.monotonic()
 
     def forget_voice(self, name: str) -> None:
-        """Forget a voice that was deleted, so that a new voice of the same name is read."""
-        with self._lock:
-            for served in self._loaded.values():
-                served.voices.pop(name, None)
+        """Remove the latents of a deleted voice from memory, without waiting for a model that is being loaded."""
+        for served in list(self._loaded.values()):
+            served.voices.pop(name, None)
 
     def release_unused(self) -> None:
         """Release models that nobody used for ``idle_release`` seconds.

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -142,6 +143,31 @@ async def test_sound_beside_others_is_that_alone(calls, backend, db):
     for found, expected in zip(together, alone, strict=True):
         assert found.shape == expected.shape
         assert np.array_equal(found, expected) or snr_db(expected, found) >= db
+
+
+def test_a_voice_that_is_deleted_while_it_is_read_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    (tmp_path / "voices").mkdir()
+    stored, own = tmp_path / "voices" / "ann.safetensors", ane.bundles.demo_bundle() / "voices"
+    served = ServedModel("demo", ane.load("demo", "torch"), 0)
+    prepare = served.speaker.prepare
+
+    def prepare_until_deleted(**options: Any) -> Any:
+        voice = prepare(**options)
+        stored.unlink()
+        return voice
+
+    shutil.copy(own / "michael.safetensors", stored)
+    monkeypatch.setattr(served.speaker, "prepare", prepare_until_deleted)
+    first = served.voice("ann")
+    monkeypatch.setattr(served.speaker, "prepare", prepare)
+    assert served.voices == {}
+    with pytest.raises(RefusedError, match=r"^there is no voice 'ann'$") as found:
+        served.voice("ann")
+    assert found.value.status == 404
+    shutil.copy(own / "heart.safetensors", stored)
+    assert not np.array_equal(served.voice("ann").ar, first.ar)
+    assert served.voice("ann") is served.voice("ann")
 
 
 def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
