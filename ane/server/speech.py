@@ -113,9 +113,10 @@ class Catalogue:
         return known
 
     def voices(self, model: str) -> list[str]:
-        if model not in self._voices:
-            self._voices[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
-        return self._voices[model]
+        names = self._voices.get(model)  # another thread may clear the stored list at any time
+        if names is None:
+            names = self._voices[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
+        return names
 
     def presets(self, model: str) -> list[str]:
         """List the presets of a model. The default comes first."""

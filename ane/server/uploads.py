@@ -5,24 +5,22 @@ import json
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from ane.models.tortoise.voices import cloning_notes
-from ane.server.errors import RefusedError
+from ane.server.errors import RefusedError, no_such_voice
 from ane.server.jobs import Job
 from ane.server.schemas import DeletedVoice, NewVoice
 from ane.server.settings import NEW_VOICES, Limits
 from ane.server.speech_service import Service
 from ane.server.waiting import while_connected
-from ane.system import paths
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.system.files import replacing
-from ane.voices import check_voice_name, consent_file, save_voice, stored_files
+from ane.voices import check_voice_name, consent_file, save_voice, stored_voice, voice_names
 
 CLIP_SECONDS = 600.0  # maximum length of a clip for a voice, which uses 6 s of the clip
 CLIP_RATE = 44100  # maximum Hz of a clip. The encoders take 24 kHz or less
@@ -32,7 +30,8 @@ Recording = Annotated[UploadFile, File(description="a recording in any format th
 
 def voice_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    adding = asyncio.Semaphore(NEW_VOICES)  # a new voice holds this semaphore from the beginning of decoding to the end
+    # a new voice holds this semaphore from the beginning of decoding to the end, and a deletion holds it too
+    adding = asyncio.Semaphore(NEW_VOICES)
     limits = service.settings.limits
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
@@ -64,20 +63,38 @@ def voice_routes(service: Service) -> APIRouter:
     async def delete_voice(voice: str) -> DeletedVoice:
         """Delete a voice that a client made from a clip, and the consent of its speaker."""
         check_allowed(service)
-        files = []
-        with suppress(UserError):
-            files = stored_files(voice)
-        if len(files) < 2 and service.catalogue.has_voice(voice):
-            raise RefusedError(f"no client made the voice {voice}, so no client can delete it", 403, "voice")
-        if len(files) < 2:
-            raise RefusedError(f"there is no voice {voice!r}", 404, "voice", "voice_not_found")
-        for file in files:  # the consent last, so that no voice exists without consent
-            file.unlink(missing_ok=True)
+        async with adding:
+            await asyncio.to_thread(remove_voice, service, voice)
         service.catalogue.forget_voices()
-        service.models.forget_voice(voice)
         return DeletedVoice(id=voice)
 
     return router
+
+
+def remove_voice(service: Service, name: str) -> None:
+    """Delete a voice that a client made, and the consent of its speaker.
+
+    The consent shows that a client made the voice. The function also deletes the consent of a voice that is gone.
+
+    Raises:
+        RefusedError: No client made the voice, or there is no such voice.
+    """
+    voice = stored_voice(name)
+    try:
+        check_voice_name(name)
+        from_client = consent_file(voice).exists() and voice.exists()
+    except UserError:
+        from_client = False
+    else:
+        files = (voice, consent_file(voice)) if from_client else (consent_file(voice),)
+        for file in files:  # the consent last, so that no voice exists without consent
+            file.unlink(missing_ok=True)
+    service.catalogue.forget_voices()  # the owner may have removed the voice
+    service.models.forget_voice(name)
+    if not from_client and service.catalogue.has_voice(name):
+        raise RefusedError(f"no client made the voice {name}, so no client can delete it", 403, "voice")
+    if not from_client:
+        raise no_such_voice(name)
 
 
 def check_allowed(service: Service) -> None:
@@ -103,7 +120,8 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             job.wait()
             if not served.model.has_latents:
                 raise served.model.lacks("voices made of clips")
-            if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
+            destination = stored_voice(name)
+            if name in voice_names(served.model) or destination.exists():
                 raise RefusedError(f"a voice {name} exists already: choose another name", 400, "name")
             try:  # unlike for a clip in a file, the latents are not cached, so that no copy stays of a deleted voice
                 voice = served.speaker.voice_of_clips(audio, rate, name)
@@ -111,13 +129,16 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 raise RefusedError(str(error).removeprefix("clip 1: "), 400, "audio_sample") from error
             if job.gone:
                 return
-            destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
             # the consent is written before the voice, so that no voice exists without consent
             with replacing(consent_file(destination), lasting=True) as file:
                 file.touch(0o600)
                 file.write_text(f"{consent}\n", encoding="utf-8")
-            save_voice(destination, voice)
+            try:
+                save_voice(destination, voice)
+            except BaseException:
+                consent_file(destination).unlink(missing_ok=True)
+                raise
             job.put(cloning_notes(served.model, voice))
 
     return work

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import wave
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import soundfile
+from starlette.testclient import TestClient
 
 from tests.imported import imported
 from tests.models.whisper.random_whisper import write_openai
@@ -28,8 +30,11 @@ openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 
 from ane.bundles import demo_bundle  # noqa: E402
 from ane.server import upload_decoder, uploads  # noqa: E402 (all need the extra)
+from ane.server.app import make_app  # noqa: E402
 from ane.server.errors import RefusedError  # noqa: E402
+from ane.server.settings import ServerSettings  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
+from ane.system.errors import UserError  # noqa: E402
 from ane.text import Lexicon, LexiconEntry  # noqa: E402
 
 FORM = "multipart/form-data; boundary=x"  # the boundary of ``form_with``
@@ -236,6 +241,39 @@ def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
     assert next(tmp_path.rglob("ann.safetensors")).read_text() == "voice"
 
 
+def test_no_consent_stays_of_a_voice_that_cannot_be_stored(tmp_path, monkeypatch):
+    def save(destination: Path, voice: Any) -> None:
+        raise UserError("the disk is full")
+
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    monkeypatch.setattr(uploads, "save_voice", save)
+    job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
+    with pytest.raises(UserError, match="the disk is full"):
+        uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_server_answers_while_it_loads_a_model_and_deletes_a_voice(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    (tmp_path / "voices").mkdir()
+    shutil.copy(demo_bundle() / "voices" / "michael.safetensors", tmp_path / "voices" / "ann.safetensors")
+    (tmp_path / "voices" / "ann.consent.txt").write_text(CONSENT)
+    service = Service(ServerSettings(("demo",), add_voices=True, token="secret", hosts=("testserver",)))
+    with TestClient(make_app(service), headers={"Authorization": "Bearer secret"}) as client, ExitStack() as loading:
+        loading.enter_context(service.models._lock)  # which is held while a model loads
+        deleting = threading.Thread(target=client.delete, args=("/v1/audio/voices/ann",), daemon=True)
+        deleting.start()
+        wait_until(lambda: not list((tmp_path / "voices").iterdir()))
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(client.get("/health").status_code), daemon=True)
+        asking.start()
+        asking.join(10)
+        loading.close()
+        deleting.join()
+    service.engine.stop()
+    assert answers == [200]
+
+
 def test_a_respelled_text_counts_as_long_as_it_is_spoken():
     service = SimpleNamespace(settings=SimpleNamespace(limits=SimpleNamespace(characters=4096)))
     lexicon = Lexicon([LexiconEntry("a", "b" * 100)])
@@ -293,6 +331,35 @@ def test_the_owner_makes_a_voice_of_a_client_their_own_by_replacing_it(server, h
     assert f"deleted {home / 'voices' / 'zed.consent.txt'}" in printed
     assert delete_voice(server, "zed").status == 403
     assert (home / "voices" / "zed.safetensors").is_file()
+
+
+def test_a_voice_is_deleted_after_the_upload_that_makes_it_and_that_began_first(server, home):
+    body = form_with(sound_file(), "audio_sample", name="dan", consent=CONSENT)
+    before = server.status()["children"]
+    with server.begin("/v1/audio/voices", body, Content_Type=FORM, Content_Length=str(len(body))) as upload:
+        wait_until(lambda: server.status()["children"] > before)  # it decodes the clip in a process
+        assert delete_voice(server, "dan").status == 200
+        assert b" 201 " in upload.recv(100)
+    assert not list(home.rglob("dan*"))
+
+
+def test_the_consent_of_a_voice_that_is_gone_is_deleted_too(server, home):
+    consent = home / "voices" / "eve.consent.txt"
+    consent.write_text(CONSENT)
+    assert delete_voice(server, "eve").status == 404
+    assert not consent.exists()
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_voice_that_the_owner_removed_is_gone_at_once(server, home, is_loaded):
+    speech = {"model": "demo", "voice": "cat", "input": "Hello.", "preset": "fastest"}
+    assert add_voice(server, "cat").status == 201
+    assert not is_loaded or server.speak(**speech).status == 200
+    assert "cat" in {voice["id"] for voice in server.ask("/v1/audio/voices").json["voices"]}
+    owner(home, "remove", "cat")
+    answer = server.speak(**speech)
+    assert (answer.status, answer.error["message"]) == (404, "there is no voice 'cat'")
+    assert delete_voice(server, "cat").status == 404
 
 
 @pytest.mark.parametrize(
