@@ -245,7 +245,7 @@ def test_an_epoch_contains_every_clip_once(lengths, epoch):
 def test_every_part_has_a_file_and_every_file_a_part():
     recipe = load_recipe()
     assert tuple(recipe.parts) == TRAINED_PARTS
-    assert {path.stem for path in CONFIG.glob("*.toml")} == {"speech", "fast_voice", *TRAINED_PARTS}
+    assert {path.stem for path in CONFIG.glob("*.toml")} == {"speech", "fast_voice", "clone", *TRAINED_PARTS}
     assert {part.steps for part in recipe.tiny(2).parts.values()} == {(2,)}
 
 

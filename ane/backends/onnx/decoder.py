@@ -70,7 +70,7 @@ class OnnxDecoder(Decoder):
         if not 0 <= index < self.prefixes or len(memory) != d.memory_length:
             raise ValueError(
                 f"this decoder stores {self.prefixes} memories of {d.memory_length} positions, got "
-                f"memory {index} of {len(memory)} positions"
+                f"memory number {index} with {len(memory)} positions"
             )
         call = self._call("memory", {"states": self._zeros(1, *memory.shape)}, self._computed(d.memory_length))
         call.run("compute the decoder's memory", states=memory[None])
