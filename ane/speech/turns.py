@@ -100,8 +100,10 @@ class Turns:
         If no other thread holds a turn or waits for one, the function gets all CPU threads. The function's rounding
         must not depend on the number of CPU threads.
         """
+        if self.threads is None or self.calls == 1:
+            return call()
         with self._lock:
-            alone = self.calls > 1 and self._members == 1 and self._all_threads.acquire(blocking=False)
+            alone = self._members == 1 and self._all_threads.acquire(blocking=False)
         if not alone:
             return call()
         try:

@@ -49,7 +49,7 @@ def ane(tmp_path, monkeypatch):
         command = [sys.executable, "-m", "ane", *map(str, arguments)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1800, check=False)
         if "no sound device" in done.stderr:
-            pytest.skip("there is no sound device")
+            pytest.skip("there is no sound device: connect one, and run `python -m pytest tests/mac` again")
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, done.stderr
 

@@ -16,6 +16,7 @@ from ane.server.engine import Engine, calls_at_a_time
 from ane.server.errors import BusyError, ClientGoneError, DeadlineError, StoppingError
 from ane.server.jobs import Job, Work
 from ane.server.settings import Limits
+from ane.speech.turns import Turns
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, wait_until
 
@@ -213,6 +214,19 @@ async def test_what_may_be_wide_has_all_threads_unless_another_job_computes(engi
     gate.set()
     await received(beside)
     assert seen == [4, 2, 2, 2]
+
+
+def test_turns_that_divide_no_cpu_threads_never_wait_for_a_wide_call():
+    turns, took_turn = Turns(calls=2), threading.Event()
+
+    def other() -> None:
+        with turns.turn():
+            took_turn.set()
+
+    with turns.turn():
+        thread = threading.Thread(target=other)
+        assert turns.wide(lambda: (thread.start(), took_turn.wait(PATIENCE))[1])
+        thread.join()
 
 
 async def test_text_that_arrives_is_spoken_at_once_and_awaited_without_holding_the_others_up(engine):

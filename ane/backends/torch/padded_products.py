@@ -102,7 +102,7 @@ class LanesByPrefix:
         if len(lengths) == 1:
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
-        # groups with fewer lanes are filled with lane 0, whose results nobody reads there
+        # groups with fewer lanes are filled with lane 0, whose results there are not used
         order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])  # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:
