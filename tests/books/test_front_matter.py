@@ -36,7 +36,7 @@ def test_the_list_names_what_is_left_out_with_its_first_words(tmp_path, capsys):
     parts = {**PARTS, "copyright.xhtml": f"<h1>Copyright</h1><p>{words}</p>"}
     book = write_listed(tmp_path / "a.epub", parts, LISTED)
     assert main(["read", "--list", str(book)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join("".join(capsys.readouterr()).split())
     assert "left out: 2 parts of front matter" in printed
     assert "part of front matter: Copyright: No part of this book may be reproduced" in printed
     assert "\x1b[31m" not in printed
@@ -89,7 +89,7 @@ def test_a_title_page_without_markup_has_the_title_and_an_author(tmp_path, page,
 def test_front_matter_without_text_is_named_by_its_file(tmp_path, capsys):
     files = {"cover.xhtml": '<section epub:type="cover"><svg><path/></svg></section>', "one.xhtml": PARTS["one.xhtml"]}
     assert main(["read", "--list", str(write_book(tmp_path / "a.epub", files))]) == 0
-    assert "left out, part of front matter: OEBPS/cover.xhtml\n" in capsys.readouterr().out
+    assert "left out, part of front matter: OEBPS/cover.xhtml\n" in capsys.readouterr().err
 
 
 def test_contents_and_scene_breaks_of_a_pdf_are_no_part_of_the_text_around_them(tmp_path):
@@ -170,7 +170,7 @@ def test_the_list_states_how_many_words_are_left_out(tmp_path, capsys, name):
     else:
         (tmp_path / name).write_text(f"COPYRIGHT\n\n{words}\n\nCHAPTER 1\n\nIt woke.\n\nCHAPTER 2\n\nIt slept.\n")
     assert main(["read", "--list", str(tmp_path / name)]) == 0
-    assert "(244 words)" in " ".join(capsys.readouterr().out.split())
+    assert "(244 words)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_index_that_the_guide_names_is_left_out_however_long_it_is(tmp_path):
