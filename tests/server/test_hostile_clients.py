@@ -74,7 +74,7 @@ def test_a_text_that_is_held_back_delays_nobody_and_is_left_with_its_client(text
         with sent_in_pieces(server, text):
             began = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - began < DRAIN + 5
+            assert time.monotonic() - began < DRAIN + PATIENCE / 2
 
 
 def refusal(server: ServerProcess, pause: float) -> tuple[str, int]:
@@ -130,7 +130,7 @@ def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: i
         finally:
             process.kill()
     assert process.returncode == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE / 2
     assert "a network call still runs" in log
 
 
