@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from ane.books.archive import BookArchive, UnreadablePartError, resolve
 from ane.books.document import ABOUT, MAX_TITLE, BookChapter, Document, split_at_headings
 from ane.books.epub_metadata import read_metadata
 from ane.books.front_matter import LONGEST_NOTICE, front_length, prose_length, without_title_page
+from ane.books.linked_notes import linked_notes
 from ane.system.errors import UserError
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock, first_words, left_out_part
 from ane.text.html_blocks import AnchorMark, BlockReader
@@ -27,6 +29,7 @@ FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/p
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
 DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")  # names of the files into which Calibre divides a long file
+FRAGMENT_LINK = re.compile(r"""(?i)href\s{0,9}=\s{0,9}["'][^"'<>]{0,500}#""")
 PROSE_TYPES = ("index", "colophon", "errata")  # front matter that may be long, by its type in the guide
 CONTENTS_DEPTH = 2  # levels of the contents whose entries start a chapter
 
@@ -85,6 +88,7 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     reader = SpineReader(archive, package, rules)
     for entry in contents(archive, package):
         reader.entries.setdefault(entry.path, []).append(entry)
+    reader.find_notes()
     navigation = {item.path for item in package.items.values() if "nav" in item.properties}
     done, refused = set[str](), list[UserError]()
     for identifier, in_main_text in package.spine:
@@ -144,12 +148,25 @@ class SpineReader:
     chapters: list[BookChapter] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
+    notes: dict[str, set[int]] = field(default_factory=dict)  # the notes without markup in each file
     _before: str = ""  # path of the last file with chapters, or "" after front matter
 
     @cached_property
     def _titles(self) -> frozenset[str]:
         """The titles in the contents, in lower case."""
         return frozenset(entry.title.casefold() for entries in self.entries.values() for entry in entries)
+
+    def find_notes(self) -> None:
+        """Find the footnotes without markup, which a file links to and which link back."""
+        readers: dict[str, BlockReader] = {}
+        for identifier, in_main_text in self.package.spine:
+            path = readable_path(self.package, identifier)
+            if path and in_main_text and path not in readers and "footnotes" in self.rules:
+                with suppress(UserError):  # ``read_file`` reports a damaged file
+                    if FRAGMENT_LINK.search(markup := self.archive.text(path, "a part of the text")):
+                        readers[path] = BlockReader(self.rules)
+                        readers[path].read(markup)
+        self.notes = linked_notes(readers)
 
     def read_file(self, path: str) -> None:
         """Add the text of a file to the chapters. Record front matter in ``left_out`` instead."""
@@ -212,7 +229,9 @@ class SpineReader:
     def _items(
         self, path: str, rules: Mapping[str, Omission], anchors: Collection[str]
     ) -> tuple[BlockReader, list[TextBlock | AnchorMark]]:
-        reader = BlockReader(rules, {fragment for fragment in anchors if fragment}, self.package.language)
+        reader = BlockReader(
+            rules, {fragment for fragment in anchors if fragment}, self.package.language, self.notes.get(path, ())
+        )
         try:
             return reader, reader.read(self.archive.text(path, "a part of the text"))
         except UnreadablePartError:

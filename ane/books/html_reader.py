@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ane.books.document import Document, split_at_headings
+from ane.books.linked_notes import linked_notes
 from ane.text.blocks import TextBlock
 from ane.text.html_blocks import BlockReader
 from ane.text.markdown import markdown_html
@@ -15,7 +16,11 @@ from ane.text.tags import element_texts
 def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     """Read a page of HTML, leaving out the text that ``rules`` omit."""
     reader = BlockReader(rules)
-    blocks = [item for item in reader.read(markup) if isinstance(item, TextBlock)]
+    reader.read(markup)
+    if notes := linked_notes({"": reader})[""]:
+        reader = BlockReader(rules, notes=notes)
+        reader.read(markup)
+    blocks = [item for item in reader.items if isinstance(item, TextBlock)]
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
     [title] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
     return Document(

@@ -255,6 +255,9 @@ def print_contents(args: argparse.Namespace, document: "Document") -> None:
         for number, (title, chapter) in enumerate(zip(chapter_titles(document), document.chapters, strict=True), 1)
     ]
     total, left_out = sum(length for *_, length in chapters), omitted_text(document.omitted, document.tables)
+    footnotes = [part for part in document.left_out if part.kind == "footnotes"]
+    others = [part for part in document.left_out if part.kind != "footnotes"]
+    more = max(0, len(footnotes) - SHOWN_NOTES)
     print_listing(
         args,
         ("", "chapter", "characters", "about"),
@@ -274,8 +277,9 @@ def print_contents(args: argparse.Namespace, document: "Document") -> None:
                 f"left out, {COUNTED[part.kind][0]}: "
                 + ": ".join(filter(None, (part.title, part.words)))
                 + (f" ({counted(part.length, 'word', ',')})" if part.length else "")
-                for part in document.left_out
+                for part in (*others, *footnotes[:SHOWN_NOTES])
             ),
+            *([f"left out: {counted(more, 'more footnote')}, which --keep footnotes reads aloud"] if more else []),
         ],
     )
 

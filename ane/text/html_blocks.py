@@ -19,7 +19,7 @@ from ane.text.blocks import (
     text_block,
 )
 from ane.text.lexicon import words
-from ane.text.omissions import NOTE_MARK, NOTE_MARKS, TABLES, UNSPEAKABLE, Omission
+from ane.text.omissions import NOTE_MARK, NOTE_MARKS, NOTES_TITLE, TABLES, UNSPEAKABLE, Omission
 from ane.text.tags import MarkupToken, tokenize
 
 MAX_DEPTH = 500  # largest number of nested elements; real books have fewer than 30
@@ -34,6 +34,7 @@ NEVER_SPOKEN = words(
     "script style head title svg math rt rp template noscript iframe object audio video canvas form "
     "select textarea button"
 )
+NOTES = words("p li div aside blockquote dt dd tr")  # elements that can be a footnote without markup
 CELLS = frozenset(("td", "th"))
 SPACES = re.compile(r"\s+")
 POWER = re.compile(r"[-−]?\d{1,3}|n")
@@ -49,17 +50,39 @@ class AnchorMark:
 
 
 @dataclass(frozen=True)
+class FragmentLink:
+    """A link to an element, in this file or another.
+
+    Attributes:
+        before: The beginning of the text before the link in its block, without spaces around it.
+        inside: Numbers of the headings and of the elements in ``NOTES`` that contain the link, from the inside out.
+    """
+
+    href: str
+    text: str
+    before: str
+    inside: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class OpenElement:
-    """An element that has not ended yet. ``text_at`` counts the pieces of text in the current block before it."""
+    """An element that has not ended yet.
+
+    Attributes:
+        number: Number of the start tag in the file.
+        href: Reference of a link to an element, or "".
+        text_at: Number of pieces of text in the current block before the element.
+    """
 
     name: str
     skipped: bool
-    named: bool  # whether the part that is left out begins with this element
+    named: str  # the rule by which the part that begins with this element is left out, or ""
     language: str
     kind: str
     level: int
     text_at: int
-    note_link: bool
+    number: int = 0
+    href: str = ""
 
 
 @dataclass
@@ -69,16 +92,29 @@ class BlockReader:
     Attributes:
         rules: Rules for elements that are left out, by name.
         anchors: Ids of elements. ``read`` returns the positions of these elements among the blocks.
+        notes: Numbers of the start tags of elements that are footnotes without markup (``ane.books.linked_notes``).
+        links: The links to elements that were read.
+        targets: For each id, the number of the block that has or contains it, if the block can be a note or a heading.
+            Otherwise 0.
+        titled: Numbers of the elements that contain a heading.
     """
 
     rules: Mapping[str, Omission]
     anchors: Collection[str] = ()
     language: str = ""
+    notes: Collection[int] = ()
+    links: list[FragmentLink] = field(default_factory=list)
+    targets: dict[str, int] = field(default_factory=dict)
+    titled: set[int] = field(default_factory=set)
     items: list[TextBlock | AnchorMark] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
-    _skipped: str = ""  # first words of the front matter that is being left out
-    _skipped_length: int = 0  # number of words in the skipped front matter
+    _skipped: str = ""  # first words of the part that is being left out
+    _skipped_length: int = 0  # number of words in this part
+    _number: int = 0  # start tags so far
+    _notes_at: set[int] = field(default_factory=set)  # indexes of items before which a footnote is left out
+    _marked: set[int] = field(default_factory=set)  # indexes of items with a footnote's mark
+    _term: bool = False  # whether the last <dt> is a footnote, so that the next <dd> is its text
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)  # how many elements of each name are open
@@ -97,17 +133,19 @@ class BlockReader:
                 self._end(token.value)
         self._flush()
         self._close(0)
+        self._drop_note_titles()
         return self.items
 
     def _start(self, token: MarkupToken) -> None:
         name, attributes = token.value, token.attributes
+        self._number += 1
         if name in BOUNDARIES:
             self._flush()
             if self._open and self._open[-1].name in ("p", "li" if name == "li" else "p"):
                 self._close(
                     len(self._open) - 1
                 )  # in HTML, a block ends an open paragraph, and an item ends the item before it
-        parent = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
+        parent = self._open[-1] if self._open else OpenElement("", False, "", self.language, PARAGRAPH, 0, 0)
         identifier = attributes.get("id", "")
         if identifier and identifier in self.anchors:
             if name in BOUNDARIES or parent.kind != HEADING:  # an anchor within a heading marks the whole heading
@@ -126,10 +164,12 @@ class BlockReader:
         if len(self._open) >= MAX_DEPTH:
             raise UserError(f"its markup nests more than {MAX_DEPTH} elements, so it is damaged or not a book")
         language = attributes.get("xml:lang") or attributes.get("lang") or parent.language
-        note_link = "footnotes" in self.rules and name == "a" and "#" in attributes.get("href", "")
-        named = omission == "front-matter"
+        named = omission if omission in ("front-matter", "footnotes") else ""
         if named:
             self._skipped, self._skipped_length = "", 0
+        if named == "footnotes":
+            self._notes_at.add(len(self.items))
+        href = attributes.get("href", "") if "footnotes" in self.rules and name == "a" else ""
         self._open.append(
             OpenElement(
                 name,
@@ -139,10 +179,16 @@ class BlockReader:
                 KINDS.get(name, parent.kind),
                 int(name[1]) if name in HEADINGS else parent.level,
                 len(self._text),
-                note_link,
+                self._number,
+                href if "#" in href else "",
             )
         )
         self._names[name] += 1
+        if name in HEADINGS:
+            self.titled.update(element.number for element in self._open)
+        if identifier:
+            block = next((element for element in reversed(self._open) if element.name in BOUNDARIES), None)
+            self.targets[identifier] = block.number if block and block.name in NOTES | HEADINGS else 0
 
     def _void(self, name: str) -> None:
         if name == "hr":
@@ -162,11 +208,16 @@ class BlockReader:
             self._flush()
         elif name in CELLS and not element.skipped:
             self._text.append(", ")
-        elif name == "sup" and not element.skipped and not any(one.note_link for one in self._open[-9:]):
+        elif name == "sup" and not element.skipped and not any(one.href for one in self._open[-9:]):
             self._raise(element.text_at)
-        elif element.note_link and NOTE_MARK.fullmatch("".join(self._text[element.text_at :])):
-            del self._text[element.text_at :]
-            self.omitted["marks"] += 1
+        elif element.href and not element.skipped:
+            text, before = "".join(self._text[element.text_at :]), "".join(self._text[: min(4, element.text_at)])
+            inside = [one.number for one in self._open[-9:] if one.name in NOTES | HEADINGS]
+            self.links.append(FragmentLink(element.href, text[:20].strip(), before[:40].strip(), (*inside[::-1],)))
+            if NOTE_MARK.fullmatch(text):
+                del self._text[element.text_at :]
+                self.omitted["marks"] += 1
+                self._marked.add(len(self.items))
         self._close(depth)
 
     def _raise(self, start: int) -> None:
@@ -179,11 +230,9 @@ class BlockReader:
 
     def _close(self, depth: int) -> None:
         self._names.subtract(element.name for element in self._open[depth:])
-        if any(element.named for element in self._open[depth:]):
+        if named := next((element.named for element in self._open[depth:] if element.named), ""):
             self.left_out.append(
-                LeftOutPart(
-                    "front-matter", words=first_words([TextBlock("", self._skipped)]), length=self._skipped_length
-                )
+                LeftOutPart(named, words=first_words([TextBlock("", self._skipped)]), length=self._skipped_length)
             )
         del self._open[depth:]
 
@@ -193,12 +242,26 @@ class BlockReader:
             self._skipped += " "
         if not self._text:
             return
-        element = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
+        element = self._open[-1] if self._open else OpenElement("", False, "", self.language, PARAGRAPH, 0, 0)
         text = "".join(self._text).strip().removesuffix(",")
         self._text.clear()
         block = text_block(element.kind, text, element.language, element.level if element.kind == HEADING else 0)
         if block is not None:
             self.items.append(block)
+
+    def _drop_note_titles(self) -> None:
+        """Remove the headings below which nothing but omitted footnotes stands, such as "Notes"."""
+        notes, level = False, 0  # whether only footnotes follow, and the level of the last heading that was removed
+        for index in range(len(self.items), -1, -1):
+            item = self.items[index] if index < len(self.items) else None
+            if isinstance(item, TextBlock):
+                titles = item.kind == HEADING and (not level or item.level < level)
+                notes = notes and index not in self._marked and (titles or NOTES_TITLE.fullmatch(item.text) is not None)
+                if notes:
+                    level = item.level
+                    del self.items[index]
+            if index in self._notes_at:
+                notes, level = True, 0
 
     def _end_introduction(self) -> None:
         """Let the last block end with a period if it ends with a colon, because what it introduces is left out."""
@@ -211,6 +274,10 @@ class BlockReader:
 
         The reason is the name of a rule, a value of ``UNSPEAKABLE``, or "" if the omission is not counted.
         """
+        if name == "dt":
+            self._term = self._number in self.notes
+        if (name == "dd" and self._term) or self._number in self.notes:
+            return "footnotes" if name != "dt" else ""
         if name in UNSPEAKABLE:
             return UNSPEAKABLE[name]
         if name in NEVER_SPOKEN or "hidden" in attributes or attributes.get("aria-hidden") == "true":

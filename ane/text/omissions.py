@@ -57,6 +57,7 @@ FRONT_TITLES = re.compile(
     r"transcriber.s notes?|the full project gutenberg licen[cs]e)"
 )
 NOTE_MARK = re.compile(r"\s*[\[({]?(?:\d{1,4}|[a-z]|[ivx]{1,5}|[*†‡§¶]{1,3})[\])}]?\s*")
+NOTES_TITLE = re.compile(r"(?i)(?:foot|end)?notes?[.:]?")
 # References to notes, and page numbers, in text without markup.
 BRACKETED_MARK = re.compile(r"(?<=[^\s\[])(?:\[\d{1,4}\])+")
 NOTE_PARAGRAPH = re.compile(r"\[(?:Footnote )?\d{1,4}[\]:].*", re.DOTALL)

@@ -44,6 +44,18 @@ def test_the_list_names_what_is_left_out_with_its_first_words(tmp_path, capsys):
     assert "Prologue" in printed
 
 
+def test_the_list_names_the_first_five_footnotes(tmp_path, capsys):
+    marks = "".join(f'word <a id="r{n}" href="#n{n}">{n}</a>' for n in range(7))
+    notes = "".join(f'<p id="n{n}"><a href="#r{n}">{n}</a> Remark {n}.</p>' for n in range(7))
+    (tmp_path / "a.html").write_text(f"<p>{marks}</p><h2>Notes</h2>{notes}")
+    assert main(["read", "--list", str(tmp_path / "a.html")]) == 0
+    printed = capsys.readouterr().err
+    assert "left out: 7 footnotes\n" in printed
+    assert "left out, footnote: 4 Remark 4. (3 words)\n" in printed
+    assert "Remark 5" not in printed
+    assert "left out: 2 more footnotes, which --keep footnotes reads aloud\n" in printed
+
+
 TITLE_STYLES = (
     '<w:styles><w:style w:styleId="T"><w:name w:val="Title"/></w:style>'
     '<w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>'
@@ -84,6 +96,31 @@ def test_a_title_page_without_markup_has_the_title_and_an_author(tmp_path, page,
         assert texts == [*kept, "One", "It rained."]
         assert document.omitted.get("front-matter", 0) == (page != kept)
     assert len(read_document(tmp_path / "a.epub", ["front-matter"]).chapters) >= len(read[0].chapters)
+
+
+HARBOUR = (
+    "<dc:publisher>Gull &amp; Daughters</dc:publisher>"
+    '<meta property="belongs-to-collection" id="c">The Harbour Cycle</meta><meta refines="#c" '
+    'property="group-position">2</meta>'
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "kept"),
+    [
+        ("<p>The Turtle</p><p>A novel</p><p>A. Writer</p><p>Gull & Sons</p><p>London · New York</p>", []),
+        ("<h1>The Turtle</h1><h2>A Novel</h2><h3>A. Writer</h3><p>Gull & Daughters</p><p>London</p>", []),
+        ("<h1>The Turtle</h1><p>Book Two of the Harbour Cycle</p><p>by A. Writer</p><p>London</p><p>1899</p>", []),
+        ("<h1>The Turtle</h1><p>A. Writer</p><p>The Harbour Cycle, 2</p><p>To my Mother</p>", ["To my Mother"]),
+        ("<h1>The Turtle</h1><p>A. Writer</p><p>London</p><p>It was late.</p>", ["London", "It was late."]),
+        ("<h1>The Turtle</h1><p>A. Writer</p><p>Gull & Sons</p><p>It was late.</p>", ["It was late."]),
+    ],
+)
+def test_publisher_series_and_city_belong_to_a_title_page(tmp_path, page, kept):
+    files = {"a.xhtml": page.replace("&", "&amp;"), "one.xhtml": "<h1>One</h1><p>It rained.</p>"}
+    document = read_document(write_book(tmp_path / "a.epub", files, metadata=HARBOUR))
+    texts = [block.text for chapter in document.chapters for block in chapter.blocks]
+    assert texts == [*kept, "One", "It rained."]
 
 
 def test_front_matter_without_text_is_named_by_its_file(tmp_path, capsys):
