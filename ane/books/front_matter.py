@@ -30,8 +30,12 @@ NEAR_BEGINNING = 60  # number of blocks at the start of a text that may be about
 LONGEST_TITLE_PAGE = 8  # maximum blocks of a title page
 FIRST_CHAPTERS = 3  # number of chapters at the start of a book that may begin with the title page
 BYLINE = re.compile(r"(?i:written by|by)(?: [A-Z][\w.’'-]*){1,5}")
-# blocks below title and author that still belong to a title page
-IMPRINT = re.compile(r"(?i)\b(?:press|publishers?|edition)\b|\b(?:books|a novel)\W*$|^\W*\d{4}\W*$|©")
+# lines that belong to a title page, apart from title, authors, publisher and series
+IMPRINT = re.compile(
+    r"(?i)\b(?:press|publish(?:ers?|ing)|edition|ltd|inc|verlag)\b|(?:&|\band) (?:sons?|co|company|brothers)\b|"
+    r"\b(?:books|a (?:novel|memoir|romance|thriller|mystery))\W*$|^\W*\d{4}\W*$|©"
+)
+PLACES = re.compile(r"(?:[A-Z][\w.’'-]*|and|[·•|/&,–—-])(?:[ ,]+(?:[A-Z][\w.’'-]*|and|of|de|[·•|/&–—-]))*")  # cities
 # headings of pages that only list titles, such as a table of contents
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
 # titles above front matter that is prose, which ends where its chapter ends
@@ -87,8 +91,9 @@ def without_title_page(document: Document, title: str, author: str, spoken: bool
         author: Authors of the book. "" means that only a line such as "by Ann Writer" names an author.
         spoken: Whether credits speak the title, so that a title without an author is removed too.
     """
+    about = [document.about.get("publisher", ""), document.about.get("series", "").partition(" #")[0]]
     for number, chapter in enumerate(document.chapters[:FIRST_CHAPTERS]):
-        if length := title_page_length(chapter.blocks, title, author, spoken):
+        if length := title_page_length(chapter.blocks, title, author, spoken, about):
             page, rest = chapter.blocks[:length], chapter.blocks[length:]
             heading = rest[0].text.replace("\n", " ") if rest and rest[0].kind == HEADING else chapter.title
             kept = [BookChapter(heading, rest)] if any(block.text for block in rest) else []
@@ -103,10 +108,26 @@ def without_title_page(document: Document, title: str, author: str, spoken: bool
     return document
 
 
-def title_page_length(blocks: Sequence[TextBlock], title: str, author: str, spoken: bool = False) -> int:
-    """Return how many blocks at the start of a chapter are a title page. For ``spoken``, see ``without_title_page``."""
+def title_page_length(
+    blocks: Sequence[TextBlock], title: str, author: str, spoken: bool = False, about: Sequence[str] = ()
+) -> int:
+    """Return how many blocks at the start of a chapter are a title page. For ``spoken``, see ``without_title_page``.
+
+    Args:
+        about: The publisher and the series of the book. "" stands for an unknown one.
+    """
     titles = {plain_line(part) for part in (title, *re.split("[:—–]", title))} - {""}
     authors = {plain_line(part) for part in (author, *re.split("[,;&]| and ", author))} - {""}
+    known = [plain for plain in map(plain_line, about) if plain]
+
+    def is_imprint(block: TextBlock) -> bool:
+        lines = block.text.split("\n")
+        return is_entry(lines[0]) and any(
+            IMPRINT.search(line[:LONGEST_ENTRY])
+            or any(f" {name} " in f" {plain_line(line[:LONGEST_ENTRY])} " for name in known)
+            for line in lines
+        )
+
     end, found = 0, set[str]()
     for number, block in enumerate(blocks[:LONGEST_TITLE_PAGE], 1):
         kinds = [
@@ -116,14 +137,19 @@ def title_page_length(blocks: Sequence[TextBlock], title: str, author: str, spok
         ]
         if kinds:
             end, found = number, {*found, *kinds}
-        elif not is_entry(block.text) or (block.kind == HEADING and found):
+        elif not is_imprint(block) and (not is_entry(block.text) or (block.kind == HEADING and found)):
             break
     if "title" not in found or not (spoken or "author" in found):
         return 0
-    while end < len(blocks) and blocks[end].kind != HEADING and IMPRINT.search(blocks[end].text[:LONGEST_ENTRY]):
-        if not is_entry(blocks[end].text):
+    tail = next((n for n in range(end, len(blocks)) if blocks[n].kind == HEADING), len(blocks))
+    printed = False  # whether a line about the publisher or the like precedes, so that cities may follow
+    for number in range(end, min(tail, end + LONGEST_TITLE_PAGE)):
+        if is_imprint(blocks[number]):
+            end, printed = number + 1, True
+        elif not PLACES.fullmatch(blocks[number].text[:LONGEST_ENTRY]):
             break
-        end += 1
+        elif printed:
+            end = number + 1
     return end
 
 
