@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from ane.bundles import open_model
 from ane.cli import main
-from ane.models.tortoise.lora import read_lora
+from ane.models.tortoise.lora import LoraAdapter, read_lora
 from ane.models.tortoise.voices import cloning_notes
 from ane.voices import Voice, save_voice
 from benchmarks.__main__ import main as benchmarks
@@ -99,6 +99,15 @@ def test_voices_of_the_base_are_of_another_decoder_once_a_lora_is_merged(officia
         assert any("was made with another decoder" in note for note in notes) == bool(lora)
         md5s.add(model.decoder_md5)
     assert len(md5s) == 3
+
+
+def test_a_lora_changes_only_the_network_whose_layer_has_its_shape():
+    adapter = LoraAdapter(Path("lora"), {"layers.5": (torch.ones(2, 8), torch.ones(8, 2))}, {"layers.5": 1.0})
+    shapes = {"rlg_auto": (8, 8), "rlg_diffuser": (16, 16)}
+    adapter.check_layers({network: {"layers.5.weight": shape} for network, shape in shapes.items()})
+    for network, shape in shapes.items():
+        merged = adapter.merged(network, {"layers.5.weight": torch.zeros(shape)})
+        assert merged["layers.5.weight"].unique().tolist() == [2.0 if network == "rlg_auto" else 0.0]
 
 
 def test_a_changed_file_of_a_lora_is_not_the_recorded_one(official, tmp_path, capsys):
@@ -189,6 +198,12 @@ FAULTS = {
     ),
     "changes a weight (64, 192) of gpt.h.7.attn.c_attn, but this model has no such layer": with_factors(
         lambda factors: {key.replace(".0.", ".7."): value for key, value in factors.items()}
+    ),
+    "changes layers.5, and both rlg_auto and rlg_diffuser have a layer of this name and shape: merge": with_factors(
+        lambda factors: {
+            "base_model.model.layers.5.lora_A.weight": torch.ones(2, 64),
+            "base_model.model.layers.5.lora_B.weight": torch.ones(64, 2),
+        }
     ),
     "changes a weight (8, 192) of gpt.h.0.attn.c_attn, but this model has (64, 192)": with_factors(
         lambda factors: factors | {FACTOR: factors[FACTOR][:, :8].contiguous()}

@@ -63,7 +63,7 @@ class LoraAdapter:
         result = dict(weights)
         for key, weight in weights.items():
             layer, _, kind = (NETWORKS[network].prefix + key).rpartition(".")
-            if kind == "weight" and layer in self.factors:
+            if kind == "weight" and layer in self.factors and self.shape(layer) == weight.shape:
                 result[key] = (weight.float() + self.change(layer)).to(weight.dtype)
                 if weight.isfinite().all() and not result[key].isfinite().all():
                     raise UserError(f"{self.path} makes the weight of {layer} infinite or NaN: get the LoRA again")
@@ -75,28 +75,44 @@ class LoraAdapter:
         product = second @ first * self.scales[layer]
         return product.T if is_transposed(layer) else product
 
+    def shape(self, layer: str) -> tuple[int, int]:
+        """Return the shape that the weight of a layer has."""
+        first, second = self.factors[layer]
+        return (first.shape[1], len(second)) if is_transposed(layer) else (len(second), first.shape[1])
+
     def decoder_md5(self, md5: str) -> str:
         """Return an MD5 that stands for the decoder with the LoRA. ``md5`` stands for the decoder without it."""
         hashes = [sha256_of(file) for file in lora_files(self.path).values()]
         return hashlib.md5("".join((md5, *hashes)).encode(), usedforsecurity=False).hexdigest()
 
     def check_layers(self, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
-        """Raise UserError if the LoRA is for another model.
+        """Check that each layer of the LoRA is a layer of exactly one network.
 
         Args:
             shapes: Shapes of the model's tensors, by network and key.
+
+        Raises:
+            UserError: The LoRA is for another model, or two networks have a layer of the same name and shape.
         """
-        known = {
-            NETWORKS[network].prefix + key: shape for network, keys in shapes.items() for key, shape in keys.items()
-        }
-        for layer, (first, second) in self.factors.items():
-            shape = known.get(f"{layer}.weight")
-            changed = (len(second), first.shape[1])
-            changed = changed[::-1] if is_transposed(layer) else changed
-            if shape != changed:
-                has = "has no such layer" if shape is None else f"has {tuple(shape)}"
+        named = [
+            (network, NETWORKS[network].prefix + key, shape)
+            for network, keys in shapes.items()
+            for key, shape in keys.items()
+        ]
+        for layer in self.factors:
+            shape = self.shape(layer)
+            known = {network: found for network, name, found in named if name == f"{layer}.weight"}
+            fitting = [network for network, found in known.items() if found == shape]
+            if not fitting:
+                has = " and ".join(map(str, known.values()))
                 raise UserError(
-                    f"{self.path} is for another model: it changes a weight {changed} of {layer}, but this model {has}"
+                    f"{self.path} is for another model: it changes a weight {shape} of {layer}, but this model has "
+                    f"{has or 'no such layer'}"
+                )
+            if len(fitting) > 1:
+                raise UserError(
+                    f"{self.path} changes {layer}, and both {' and '.join(fitting)} have a layer of this name and "
+                    f"shape: {MERGE}"
                 )
 
 
