@@ -101,6 +101,22 @@ def test_voices_of_the_base_are_of_another_decoder_once_a_lora_is_merged(officia
     assert len(md5s) == 3
 
 
+def test_voices_next_to_the_checkpoints_are_of_another_decoder_once_a_lora_is_merged(official, tmp_path, capsys):
+    folder = Path(shutil.copytree(official, tmp_path / "files"))
+    assert imported(official, tmp_path / "small") == 0
+    assert imported(official, tmp_path / "styled", "--lora", official / "lora") == 0
+    (folder / "voices").mkdir()
+    for name, decoder in (("ann", ""), ("bob", "small"), ("cat", "styled")):
+        latents = (np.zeros((1, width), np.float32) for width in open_model(tmp_path / "small").widths)
+        md5 = open_model(tmp_path / decoder).decoder_md5[:8] if decoder else ""
+        save_voice(folder / "voices" / f"{name}.safetensors", Voice(*latents, name, decoder=md5))
+    (folder / "voices" / "damaged.safetensors").write_bytes(b"x")
+    for lora, others in (((), "cat"), (("--lora", official / "lora"), "ann, bob, damaged")):
+        capsys.readouterr()
+        assert imported(folder, tmp_path / f"out{len(lora)}", *lora) == 0
+        assert f"Another decoder made the voices {others}: if" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_lora_changes_only_the_network_whose_layer_has_its_shape():
     adapter = LoraAdapter(Path("lora"), {"layers.5": (torch.ones(2, 8), torch.ones(8, 2))}, {"layers.5": 1.0})
     shapes = {"rlg_auto": (8, 8), "rlg_diffuser": (16, 16)}

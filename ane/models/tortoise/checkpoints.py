@@ -46,7 +46,9 @@ from ane.models.tortoise.upstream_keys import (
     official_entries,
 )
 from ane.system.errors import UserError
+from ane.voices import load_voice
 
+MAKE_AGAIN = "if a voice sounds unlike its speaker, make it again from clips with `ane voices add`"
 FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
 
 
@@ -136,13 +138,13 @@ def import_tortoise(
         return {key: assemble(source, entries) for key, source in match(network, sizes, entries, file).items()}
 
     networks = {*own, *(base.networks if base else ())}
-    md5 = _md5(files["autoregressive.pth"]) if "autoregressive" in own else base.decoder_md5
+    md5 = plain_md5 = _md5(files["autoregressive.pth"]) if "autoregressive" in own else base.decoder_md5
     if adapter:
         shapes = {name: layout(NETWORKS[name], sizes[name]).shapes for name in networks}
         adapter.check_layers(shapes)
         if any(f"{layer}.weight" in shapes["autoregressive"] for layer in adapter.factors):
             md5 = adapter.decoder_md5(md5)
-    voices, default_voice, notes = find_voices(folder, base, sizes, md5)
+    voices, default_voice, notes = find_voices(folder, base, sizes, md5, plain_md5)
     if borrowed := [name for file in files for name in networks_of(file) if name not in own]:
         notes.append(f"The checkpoint lacks {' and '.join(borrowed)}, so this model gets the one of {base.name}")
     if adapter:
@@ -232,16 +234,28 @@ def _md5(file: Path) -> str:
 
 
 def find_voices(
-    folder: Path, base: Bundle | None, sizes: Mapping[str, Any], decoder_md5: str
+    folder: Path, base: Bundle | None, sizes: Mapping[str, Any], decoder_md5: str, plain_md5: str = ""
 ) -> tuple[dict[str, Path], str, list[str]]:
     """Return the files of the model's voices by name, the name of the default voice, and notes for the user.
 
     The voices are in the folder "voices" of ``folder``. If that folder is missing, the model gets the voices of
     ``base``, provided that their latents have the widths of this model.
+
+    Args:
+        decoder_md5: MD5 of the model's decoder.
+        plain_md5: MD5 of the decoder before a LoRA was merged. The function assumes that the voices in ``folder`` were
+            made with this decoder if their files name none.
     """
     own = folder / "voices"
     if os.path.isdir(own):
-        return {path.stem: path for path in own.glob("*.safetensors")}, "random", []
+        voices = {path.stem: path for path in own.glob("*.safetensors")}
+        others = [
+            name
+            for name, path in sorted(voices.items())
+            if decoder_md5 and not decoder_md5.startswith(decoder_of(path) or plain_md5)
+        ]
+        notes = [f"Another decoder made the voices {', '.join(others)}: {MAKE_AGAIN}"] if others else []
+        return voices, "random", notes
     fits = (
         base
         and base.voices
@@ -253,12 +267,17 @@ def find_voices(
     notes = (
         []
         if base.decoder_md5 == decoder_md5
-        else [
-            f"This model gets the voices of {base.name}, whose decoder differs: if a voice sounds unlike its speaker, "
-            "make it again from clips with `ane voices add`"
-        ]
+        else [f"This model gets the voices of {base.name}, whose decoder differs: {MAKE_AGAIN}"]
     )
     return {path.stem: path for path in base.voices.glob("*.safetensors")}, base.default_voice, notes
+
+
+def decoder_of(voice: Path) -> str:
+    """Return the MD5 of the decoder that a voice's file names, or its first characters. Return "" if it names none."""
+    try:
+        return load_voice(voice).decoder
+    except UserError:  # the file is damaged, which its first use reports
+        return ""
 
 
 def _tokenizer(folder: Path, base: Bundle | None) -> str:
