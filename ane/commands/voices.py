@@ -180,6 +180,7 @@ def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int
         model_id=model.identity,
         widths=model.widths,
         rng=np.random.default_rng(seed),
+        decoder=model.decoder_md5,
         seed=seed,
     )
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import ane
 from ane.bundles import open_model
 from ane.cli import main
 from ane.models.tortoise.lora import LoraAdapter, read_lora
@@ -72,6 +73,8 @@ def test_a_fine_tune_of_the_small_files_is_imported_with_its_lora_and_speaks(off
         "lora",
         "adapter_config.json",
     }
+    voice = ane.load(str(styled), "torch").voice_of_clips(np.sin(np.arange(24000), dtype=np.float32), 24000)
+    assert voice.decoder == open_model(styled).decoder_md5
     for bundle in (mine, styled):
         speak = ["say", "Hello.", "--bundle", str(bundle), "-v", "random", "--preset", "fastest", "--seed", "1", "-q"]
         assert main([*speak, "-o", str(bundle.with_suffix(".wav"))]) == 0

@@ -67,4 +67,6 @@ def test_a_random_voice_can_be_kept(ane):
 def test_clips_are_encoded_for_export(ane, clips, tmp_path):
     ane("add", *clips, "-o", "pat")
     ane("mix", clips[0].parent, "-o", tmp_path / "v.safetensors")
-    np.testing.assert_array_equal(load_voice(tmp_path / "v.safetensors").ar, stored("pat").ar)
+    exported = load_voice(tmp_path / "v.safetensors")
+    np.testing.assert_array_equal(exported.ar, stored("pat").ar)
+    assert exported.decoder == stored("pat").decoder != ""

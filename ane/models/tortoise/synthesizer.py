@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ class TortoiseSpeaker(Speaker):
             model_id=self.model.identity,
             widths=self.model.widths,
             rng=randomness.voice(),
+            decoder=self.model.decoder_md5,
             mode=mode,
         )
 
@@ -120,7 +122,7 @@ class TortoiseSpeaker(Speaker):
             check_clip(clip, rate, f"clip {number}")
         voice = encode_clips(read, self.backend, self.model.mel_norms, np.random.default_rng(0), name=name)
         self.backend.release(*VOICE_NETWORKS)
-        return voice
+        return replace(voice, decoder=self.model.decoder_md5)
 
     def render(
         self, chunks: Sequence[TokenChunk], request: SpeechRequest, context: SpeechContext

@@ -1,6 +1,7 @@
 """Find or make a voice, which is two latent vectors: from a name, a path, a mix of voices, clips, or random noise."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -131,6 +132,7 @@ def resolve_voice(
     model_id: str,
     widths: tuple[int, int],
     rng: np.random.Generator,
+    decoder: str = "",
     seed: int = 0,
     cache: bool = True,
     mode: str = "first",
@@ -149,6 +151,7 @@ def resolve_voice(
         model_id: Hash of the encoders' weights and their precision. Cached latents have it in their key.
         widths: Widths (D, C) of the model's two latents.
         rng: Generator of the request. Only the voice ``random`` draws from it, as in ``random_voice``.
+        decoder: MD5 of the decoder, which a voice made of clips records.
         seed: Seed that chooses the 6 s of a longer clip. It does not come from ``rng``, so that a voice stays the same
             in every request. In upstream, the choice changes with the request's seed.
         cache: Whether to read latents of clips from the cache, and to store them there.
@@ -172,7 +175,7 @@ def resolve_voice(
         elif isinstance(part, Clips):
             encode = partial(_encode, part, backend, mel_norms, seed, mode)
             key = cache_key(part.files, model_id if mode == "first" else f"{model_id} {mode}", seed)
-            voice = cached_voice(key, part.name, widths, encode) if cache else encode()
+            voice = replace(cached_voice(key, part.name, widths, encode) if cache else encode(), decoder=decoder)
         else:
             voice = part
         if mode != "first" and not isinstance(part, Clips):
