@@ -68,7 +68,7 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
             f"--explain shows the rules of the normaliser 'english', but {reader} reads this text: "
             f"add --bundle {DEMO} to see them"
         )
-    request = request.changed(cast=cast_of(request.cast, request.quote_voice), quote_voice=None)
+    request = request.changed(cast=cast_of(request.cast, request.quote_voice))
     steps = (
         [
             step

@@ -194,6 +194,11 @@ class SpeechRequest:
         assert self.cast is None or isinstance(self.cast, Cast)
         return self.cast
 
+    @property
+    def voices_of_quotations(self) -> str:
+        """Name of the field that gives quotations a voice."""
+        return "cast" if self.quote_voice is None else "quote_voice"
+
     def changed(self, **fields: Any) -> Self:
         """Return a copy of the request with these fields, or the request itself if no field changes."""
         new = {name: value for name, value in fields.items() if getattr(self, name) is not value}
@@ -300,7 +305,8 @@ class SpeechContext:
         quotations: Sequence[Quotation] = ()
         if (cast := request.roles) and cast.attributed and cast.voices:
             if ssml:
-                raise NoEffectError("cast", "on quotations in SSML", "use <voice>, or leave it out", ("ssml",))
+                name, advice = request.voices_of_quotations, "use <voice>, or leave it out"
+                raise NoEffectError(name, "on quotations in SSML", advice, ("ssml",))
             quotations = cast.quotations_in(text)
         passages = read_passages(text, request.lexicon, ssml, False, self.voice, quotations)
         matches = () if arpabet else (ARPABET.search(passage.text) for passage in passages)

@@ -25,7 +25,7 @@ from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
 from ane.speech.text_notes import notes_on_text
 from ane.speech.turns import Turns
-from ane.system.errors import NotFoundError, UserError, check_type
+from ane.system.errors import NoEffectError, NotFoundError, UserError, check_type
 from ane.system.timeline import closing_source
 from ane.text import NothingToSayError
 from ane.text.cast import cast_of
@@ -116,7 +116,7 @@ class Speaker(ABC):
             raise UserError(f"speed must be from {slowest:g} to {fastest:g}, got {request.speed:g}", "speed")
         cast = cast_of(request.cast, request.quote_voice)
         voice = cast.narrator if cast and cast.narrator and request.voice is None else request.voice
-        return request.changed(settings=settings, preset=None, cast=cast, quote_voice=None, voice=voice)
+        return request.changed(settings=settings, preset=None, cast=cast, voice=voice)
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> Any:
         """Convert the request's voice to the object that ``render`` takes.
@@ -280,11 +280,14 @@ class Speaker(ABC):
         request = self.with_defaults(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:
-            raise UserError(
-                "cast cannot be used with text that is still arriving, because a quotation may not be complete yet: "
-                "leave cast out",
-                "cast",
+            name = request.voices_of_quotations
+            message = (
+                f"{name} cannot be used with text that is still arriving, because a quotation may not be complete yet: "
+                "leave it out"
             )
+            if name == "cast" and cast.narrator:  # the cast also has a voice for the narration
+                raise UserError(message, name)
+            raise NoEffectError(name, "on text that is still arriving", text=message)
         request = request.changed(voice=self.voice_of(request, context))
 
         def begin(text: str) -> Stream:

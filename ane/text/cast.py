@@ -172,4 +172,6 @@ def cast_of(cast: "Cast | Path | str | Mapping[str, Any] | None", quote_voice: s
         The cast, or ``None`` if both arguments are ``None``.
     """
     chosen = read_cast(cast) if isinstance(cast, (str, Path)) else Cast(**cast) if isinstance(cast, Mapping) else cast
-    return chosen if quote_voice is None else replace(chosen or Cast(), quotations=quote_voice)
+    if quote_voice is None or (chosen and chosen.quotations == quote_voice):
+        return chosen
+    return replace(chosen or Cast(), quotations=quote_voice)

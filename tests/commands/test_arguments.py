@@ -328,6 +328,12 @@ markdown = true
         ),
         ("[say]\nbest = 2", "say Hi -o a.wav --stream --best 2", "--stream and --best cannot be combined", 1),
         ("[read]\nacx = true", "read a.md -o a.wav --acx", "error: --acx needs an .mp3 output", 1),
+        (
+            '[say]\nquote_voice = "michael"',
+            "say <speak>Hi.</speak> --bundle demo --explain",
+            "the quote_voice of {} has no effect on quotations in SSML",
+            0,
+        ),
         ("speed = 9", "say Hi -o a.wav --speed 9.0", ", got 9\n", 1),
         ("[say]\nquiet = true", "say Hello. -o a.wav --verbose", "of speech → a.wav", 0),
         (

@@ -78,6 +78,7 @@ def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroS
     voices = {word.word: word.voice for word in stream.words}
     assert (voices["first"], voices["more."], voices["narrator"]) == ("af_bella", "af_bella", "")
     assert_refused("cast cannot be used with text that is still arriving", kokoro.feed, ["a"], cast=CAST)
+    assert_refused("quote_voice cannot be used with text that", kokoro.feed, ["a"], quote_voice="af_bella")
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +169,11 @@ def test_an_unknown_voice_is_refused_before_a_word_is_spoken(
     kokoro: KokoroSynthesizer, text: str, cast: Any, message: str
 ) -> None:
     assert_refused(message, kokoro.stream, text, cast=cast)
+
+
+def test_a_voice_of_quotations_is_refused_in_ssml_under_its_own_name(kokoro: KokoroSynthesizer) -> None:
+    text, message = "<speak>“No.”</speak>", "quote_voice has no effect on quotations in SSML"
+    assert_refused(message, kokoro.stream, text, quote_voice="af_bella")
 
 
 def test_a_model_of_one_voice_refuses_others() -> None:
