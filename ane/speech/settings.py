@@ -166,7 +166,12 @@ def as_option(error: UserError, options: Mapping[str, Option], within: str) -> U
     """Return an error about nested settings that names the option instead of the field."""
     field = error.parameter
     name = next((one.name for one in options.values() if (one.within, one.field) == (within, field)), field)
-    return error if name == field else UserError(name + str(error).removeprefix(field), name)
+    if name == field:
+        return error
+    message = name + str(error).removeprefix(field)
+    if isinstance(error, NoEffectError):
+        return NoEffectError(name, error.reason, partners=error.partners, text=message)
+    return UserError(message, name)
 
 
 def options_of(settings: type, within: str = "") -> Iterator[Option]:
