@@ -125,18 +125,24 @@ def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.
     """Return ``work(args)``.
 
     As long as the call fails because a default has no effect, ignore the default and repeat the call. If a flag on the
-    command line has no effect because of a default (a partner in the error), ignore that default.
+    command line has no effect because of a default (a partner in the error), ignore that default. If the flag still has
+    no effect, restore the default and raise the first error.
     """
+    first: dict[
+        str, tuple[NoEffectError, dict[str, Any]]
+    ] = {}  # by parameter: the first error, and the values of flags then
     while True:
         try:
             return work(args)
         except NoEffectError as error:
             reason = f"with --{error.parameter.replace('_', '-')}"
+            begin = first.setdefault(error.parameter, (error, dict(vars(args))))
             if not (
                 left_out(args, error.parameter, error.reason)
                 or any(left_out(args, name, reason) for name in error.partners)
             ):
-                raise
+                vars(args).update(begin[1])
+                raise begin[0] from begin[0].__cause__
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:

@@ -163,6 +163,7 @@ def say_text(args: argparse.Namespace) -> int:
         check_kept(args, range(1, 1 + (1 if args.lines else args.best or 1)), cast)
         check_outputs(args)
     settings = read_settings(args, model)
+    cast = cast if args.cast else None  # the model may have one voice, so that a default cast was left out
     request = requested(args, text or "", settings, lexicon=lexicon, cast=cast, word_times=timed_words_wanted(args))
     if args.explain:
         return print_explanation(args, model, request)

@@ -357,6 +357,21 @@ def test_a_default_without_effect_beside_a_flag_is_left_out_and_said(
     assert said.format(config) in capsys.readouterr().err
 
 
+def test_a_flag_without_effect_on_every_backend_is_refused_for_the_backend_of_the_user(workplace, capsys):
+    (workplace / "home").mkdir()
+    (workplace / "home" / "config.toml").write_text('backend = "torch"')
+    assert main(["say", "Hi", "-o", "a.wav", "--rebuild-engines"]) == 1
+    assert "--rebuild-engines has no effect on the backend torch" in capsys.readouterr().err
+
+
+def test_a_default_cast_on_a_model_of_one_voice_is_left_out_and_said_once(workplace, capsys):
+    (workplace / "home").mkdir()
+    (workplace / "home" / "config.toml").write_text('[say]\ncast = "cast.toml"')
+    (workplace / "cast.toml").write_text('narrator = "michael"\n')
+    assert main(["say", "Hi", "-o", "a.wav"]) == 0
+    assert capsys.readouterr().err.count("has no effect on heart") == 1
+
+
 def test_standard_input_is_read_once_if_a_default_is_left_out(workplace, monkeypatch, capsys):
     (workplace / "home").mkdir()
     (workplace / "home" / "config.toml").write_text('[say]\ncast = "cast.toml"', encoding="utf-8")
