@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from ane.text.english import CASED, RULES
-from ane.text.rule import TextRule
+from ane.text.rule import WORD_END, TextRule
 from ane.text.user_lexicon import Lexicon
 
 
@@ -36,8 +36,9 @@ def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingSt
         def replaced(match: re.Match[str], used: TextRule = text_rule) -> str:
             new = used.replacement
             spoken = match.expand(new) if isinstance(new, str) else new(match)
-            if spoken.split() != match[0].split() and spoken.lower() != match[0].lower():
-                steps.append(ReadingStep(match[0].strip(), spoken.strip(), used.name))
+            before, after = (part.replace(WORD_END, "") for part in (match[0], spoken))
+            if after.split() != before.split() and after.lower() != before.lower():
+                steps.append(ReadingStep(before.strip(), after.strip(), used.name))
             return spoken
 
         text = text_rule.pattern.sub(replaced, text)

@@ -200,6 +200,12 @@ SHOWN = [
 ]
 
 
+def test_the_marks_that_divide_initials_are_not_shown():
+    read, steps = explain_english("q.i.d. p.r.n. idk tbh", cased=True)
+    assert read == "Q.I.D P.R.N. I.D.K T.B.H"
+    assert all((step.text + step.spoken).isprintable() and step.text for step in steps)
+
+
 @pytest.mark.parametrize(("text", "steps"), SHOWN)
 def test_each_change_is_named_by_its_rule(text, steps):
     assert explain_english(text)[1] == [ReadingStep(*step) for step in steps]
