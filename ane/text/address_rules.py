@@ -257,7 +257,7 @@ RULES: tuple[TextRule, ...] = (
             r"(?<![\w.,-])\d{4,}\b(?![.,:]\d|-)",
             in_context(
                 (
-                    (r"\b[tT]ext [A-Z]\w* to ", ""),
+                    (r"\b[tT]ext [A-Z]\w* to ", r"(?! (?:people|[a-z]+s)\b)"),
                     (  # not "the code is 4000 lines long" and "the code is 2024 compliant"
                         r"(?<!building )(?<!tax )(?<!dress )\b(?i:code)(?: (?:is|was)|:) ",
                         r"[\"')\]]*(?:[.,;:!?\n]|\s*\Z"

@@ -266,7 +266,11 @@ FRACTION_RULES = with_digits(
     rule(
         "1/2-3/4",
         r"[-–](?=\d{1,3}/\d{1,3}(?![\d/]))",
-        in_context(((r"(?<![\d/])\d{1,3}/\d{1,3}", ""),), lambda match: " to "),
+        in_context(
+            ((r"= ?\d{1,3}/\d{1,3}", ""), (r"(?<![\d/])\d{1,3}/\d{1,3}", r"\d{1,3}/\d{1,3} ?=")),
+            lambda match: " minus ",
+            in_context(((r"(?<![\d/])\d{1,3}/\d{1,3}", ""),), lambda match: " to "),
+        ),
     ),
     rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
     rule(

@@ -203,9 +203,12 @@ AMPS_BEFORE = (
     r"\b(?i:currents?|draws?|drawing|drew|fuses?|rated|amperage|circuits?|breakers?|carry|carries)"
     r"(?: (?:of|is|was|at|up|to|about|for|over|under)){0,2} \d[\d.]*"
 )
+# Not "a freezing 10K run": a word such as "to" or "at" precedes a temperature, but no article does.
 COLD = (
     r"\b(?i:temperatures?|cool(?:ed|s|ing)?|heat(?:ed|s|ing)?|warm(?:ed|s|ing)?|boil\w*|freez\w*|melt\w*|superconduct\w*"
-    r"|cryo\w*|plasma|gas|blackbody|black body)\b(?:[^.!?\n]|\.(?=\d)){0,50}\d"
+    r"|cryo\w*|plasma|gas|blackbody|black body)\b(?:[^.!?\n]|\.(?=\d)){0,50}?"
+    r"(?:\b(?:to|at|of|from|below|above|under|over|around|about|near|nearly|is|was|and|between|than|reach(?:es|ed|ing)?"
+    r"|approximately|roughly|only|or) |[:=~≈<>(–-] ?)[\d.,]*\d"
 )
 ROUTE = re.compile(r"\b(?i:bus|route|line|train|tram|flight|model) \d+\Z")
 LABELLED = re.compile(
@@ -319,7 +322,9 @@ MONEY_RULES = with_digits(
     rule("50p", r"(?<![\w.,])(\d{1,2})p\b", lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
     rule(
         "3.2m units",
-        rf"(?<![\w.,#])({NUMBER})(m)(?= (?:more |new |daily )?{any_of(COUNTED_IN_MILLIONS)}\b)",
+        # not "the 100m women's final"
+        rf"(?<![\w.,#])(?!(?:50|60|1[01]0|[248]00|1500|[35]000)m (?:wo)?men\b)({NUMBER})(m)"
+        rf"(?= (?:more |new |daily )?{any_of(COUNTED_IN_MILLIONS)}\b(?!'s))",
         expand_millions,
     ),
     rule("5M", rf"(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
