@@ -253,7 +253,7 @@ async def finished_sound(response: SpeechResponse, first: SoundPiece, form: str)
             await asyncio.to_thread(encoder.feed, piece.audio)
         size = await asyncio.to_thread(encoder.finish)
     except BaseException:
-        encoder.file.close()
+        asyncio.get_running_loop().run_in_executor(None, encoder.close)  # may wait for a thread that is in ``feed``
         raise
     response.close()
 

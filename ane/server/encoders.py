@@ -127,6 +127,11 @@ class FileEncoder:
         )
         self._rate = rate if name == "wav" else None
 
+    def close(self) -> None:
+        """Free FFmpeg, and delete the file."""
+        self._encoder.close()
+        self.file.close()
+
     def feed(self, audio: np.ndarray) -> None:
         self.file.write(self._encoder.feed(audio))
 

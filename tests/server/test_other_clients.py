@@ -4,7 +4,7 @@ import asyncio
 import gc
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,11 @@ from tests.server.test_uploads import CONSENT, FORM, form_with, home, sound_file
 pytest.importorskip("fastapi", reason="needs the extra server: pip install '.[server]'")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
 
-from ane.server.app import encoded  # noqa: E402 (all need the extra)
+from ane.server import app  # noqa: E402 (all need the extra)
+from ane.server.app import encoded  # noqa: E402
+from ane.server.encoders import FileEncoder  # noqa: E402
 from ane.server.speech import SoundPiece  # noqa: E402
+from ane.system.errors import UserError  # noqa: E402
 
 add_voice = partial(test_uploads.add_voice, model="demo")
 FLAGS = "--models heart,demo --preload heart --transcriber ear --add-voices --map-voice nova=michael"
@@ -151,6 +154,25 @@ def test_a_finished_file_states_its_length(server, form):
     if form in ("mp3", "opus"):
         rate = soundfile.info(io.BytesIO(finished)).samplerate
         assert soundfile.info(io.BytesIO(finished)).frames / rate == pytest.approx(len(samples) / 24000, abs=0.1)
+
+
+def test_ffmpeg_is_freed_if_the_speech_of_a_finished_file_fails(monkeypatch):
+    encoders = []
+
+    async def speech() -> AsyncIterator[SoundPiece]:
+        raise UserError("the text is wrong")
+        yield
+
+    def encoder(*arguments: Any) -> FileEncoder:
+        encoders.append(FileEncoder(*arguments))
+        return encoders[0]
+
+    monkeypatch.setattr(app, "FileEncoder", encoder)
+    first = SoundPiece(np.zeros(24000, np.float32), 24000)
+    with pytest.raises(UserError, match="the text is wrong"):
+        asyncio.run(app.finished_sound(speech(), first, "mp3"))
+    assert encoders[0].file.closed
+    assert encoders[0]._encoder._encoder is None
 
 
 # The actions of one client do not affect others
