@@ -113,10 +113,10 @@ class Catalogue:
         return known
 
     def voices(self, model: str) -> list[str]:
-        names = self._voices.get(model)  # another thread may clear the stored list at any time
-        if names is None:
-            names = self._voices[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
-        return names
+        stored = self._voices  # another thread may forget these lists at any time, even while this thread makes one
+        if model not in stored:
+            stored[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
+        return stored[model]
 
     def presets(self, model: str) -> list[str]:
         """List the presets of a model. The default comes first."""
@@ -167,8 +167,8 @@ class Catalogue:
         return False
 
     def forget_voices(self) -> None:
-        """Clear the stored list of voices, so that the next request finds new voices and no deleted ones."""
-        self._voices.clear()
+        """Forget the stored lists of voices, so that the next request finds new voices and no deleted ones."""
+        self._voices = {}
 
     def voice(self, model: str, name: str | None) -> str:
         """Return the voice that a client's name means, which is never a path. Raises RefusedError if there is none."""

@@ -56,7 +56,6 @@ def voice_routes(service: Service) -> APIRouter:
         service.catalogue.check_new_name(name)
         wanted = service.catalogue.model(model) if model else service.settings.models[0]
         notes = await while_connected(store_voice(audio_sample, wanted, name, consent.strip()), request)
-        service.catalogue.forget_voices()
         return NewVoice(id=name, name=name, created_at=round(time.time()), notes=notes)
 
     @router.delete("/voices/{voice}")
@@ -139,6 +138,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             except BaseException:
                 consent_file(destination).unlink(missing_ok=True)
                 raise
+            service.catalogue.forget_voices()  # here, because the client may have left
             job.put(cloning_notes(served.model, voice))
 
     return work

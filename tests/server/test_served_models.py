@@ -170,6 +170,19 @@ def test_a_voice_that_is_deleted_while_it_is_read_is_not_kept(tmp_path, monkeypa
     assert served.voice("ann") is served.voice("ann")
 
 
+def test_a_list_of_voices_that_is_made_while_a_voice_is_stored_is_not_kept(monkeypatch):
+    catalogue = Catalogue(ServerSettings(("demo",)))
+
+    def listed_before(model: Any) -> list[str]:
+        catalogue.forget_voices()  # another thread stores a voice at this moment
+        return ["old"]
+
+    monkeypatch.setattr("ane.server.speech.voice_names", listed_before)
+    assert catalogue.voices("demo") == ["old"]
+    monkeypatch.setattr("ane.server.speech.voice_names", lambda model: ["old", "new"])
+    assert catalogue.voices("demo") == ["old", "new"]
+
+
 def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
     catalogue = Catalogue(ServerSettings(("heart", "demo")))
     assert (catalogue.model("tts-1"), catalogue.voice("heart", "alloy")) == ("heart", "default")

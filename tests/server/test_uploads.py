@@ -241,6 +241,16 @@ def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
     assert next(tmp_path.rglob("ann.safetensors")).read_text() == "voice"
 
 
+def test_a_new_voice_is_listed_although_its_client_has_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    service = Service(ServerSettings(("demo",), add_voices=True))
+    assert "ann" not in service.catalogue.voices("demo")
+    job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
+    uploads.voice_work(service, "demo", "ann", noise(1), 16000, CONSENT)(job)
+    assert "ann" in service.catalogue.voices("demo")
+    service.engine.stop()
+
+
 def test_no_consent_stays_of_a_voice_that_cannot_be_stored(tmp_path, monkeypatch):
     def save(destination: Path, voice: Any) -> None:
         raise UserError("the disk is full")
