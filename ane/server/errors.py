@@ -68,6 +68,19 @@ class BusyError(RefusedError):
         self.retry_after = max(1, round(retry_after))
 
 
+class FaultError(RefusedError):
+    """The server cannot do its part of a valid request. The cause of the error may name paths, so only the log has it.
+
+    Args:
+        fault: Sentence that says what the server cannot do.
+        cause: The cause.
+    """
+
+    def __init__(self, fault: str, cause: UserError):
+        super().__init__(f"{fault}: its log says why", 500)
+        LOGGER.error("%s: %s", fault, cause)
+
+
 class DeadlineError(RefusedError):
     """A job took longer than the limit for one request."""
 
@@ -93,7 +106,12 @@ def no_such_voice(name: str) -> RefusedError:
 
 def outcome_of(error: BaseException) -> str:
     """Return the word that stands for an error in the log and in the metrics."""
-    for kind, outcome in ((StoppingError, "stopped"), (UserError, "refused"), (ClientGoneError, "client gone")):
+    for kind, outcome in (
+        (StoppingError, "stopped"),
+        (FaultError, "error"),
+        (UserError, "refused"),
+        (ClientGoneError, "client gone"),
+    ):
         if isinstance(error, kind):
             return outcome
     return "error"

@@ -19,7 +19,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.device import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
 from ane.models.whisper.transcription import Transcriber
-from ane.server.errors import no_such_voice
+from ane.server.errors import FaultError, no_such_voice
 from ane.server.jobs import Job
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
@@ -75,11 +75,17 @@ class ServedModel:
         finally:
             self._lock.release()
 
-    def voice(self, name: str) -> Any:
+    def voice(self, name: str, settings: Any = None) -> Any:
         """Return the voice with this name, which ``voice_names`` listed.
 
-        The method reads the latents in the first call, and again when the file of a stored voice has changed. Raises
-        RefusedError if the voice was deleted.
+        The method reads the latents in the first call, and again when the file of a stored voice has changed.
+
+        Args:
+            settings: Settings of the request, as for ``Speaker.speak``.
+
+        Raises:
+            UserError: The voice does not suit the settings.
+            RefusedError: The voice was deleted, or it cannot be read.
         """
         if name == RANDOM:
             return name
@@ -88,10 +94,12 @@ class ServedModel:
         if loaded is None or loaded[0] != stamp:
             self.voices.pop(name, None)
             try:
-                loaded = stamp, self.speaker.prepare(voice=None if name == DEFAULT_VOICE else name)
+                loaded = stamp, self.speaker.prepare(voice=None if name == DEFAULT_VOICE else name, settings=settings)
             except UserError as error:
-                if name == DEFAULT_VOICE or name in voice_names(self.model):
+                if error.parameter:
                     raise
+                if name == DEFAULT_VOICE or name in voice_names(self.model):
+                    raise FaultError(f"the server cannot read the voice {name!r}", error) from error
                 raise no_such_voice(name) from error
             if voice_stamp(name) == stamp:  # else somebody deleted or replaced the voice while this thread read it
                 self.voices[name] = loaded
@@ -122,9 +130,15 @@ class ServedModels:
 
     @contextmanager
     def using(self, name: str) -> Iterator[ServedModel]:
-        """Load a model if it is not loaded yet, and keep it loaded during the ``with`` block."""
+        """Load a model if it is not loaded yet, and keep it loaded during the ``with`` block.
+
+        Raises FaultError if the model cannot be loaded.
+        """
         with self._lock:
-            served = self._loaded.get(name) or self._load(name)
+            try:
+                served = self._loaded.get(name) or self._load(name)
+            except UserError as error:
+                raise FaultError(f"the server cannot load the model {name}", error) from error
             # An error has ended the lanes, and their contents are unknown.
             if served.lanes is not None and served.lanes.ended is not None:
                 served.lanes = served.speaker.shared_lanes(self.settings.lanes, self._turns)

@@ -11,7 +11,7 @@ import numpy as np
 from ane.bundles import Model, open_model
 from ane.bundles.opening import FORMER_NAMES
 from ane.models.tortoise.settings import PRESETS, default_preset
-from ane.server.errors import RefusedError
+from ane.server.errors import FaultError, RefusedError
 from ane.server.jobs import Job, Work
 from ane.server.schemas import SHARED, CastFields, SpeechFields
 from ane.server.served_models import ServedModel, ServedModels
@@ -22,7 +22,7 @@ from ane.speech.speaker import DEFAULT_VOICE
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.system.checked import validated
-from ane.system.errors import NoEffectError
+from ane.system.errors import NoEffectError, UserError
 from ane.text import Lexicon
 from ane.text.cast import Cast
 from ane.voices import voice_names
@@ -113,9 +113,13 @@ class Catalogue:
         return known
 
     def voices(self, model: str) -> list[str]:
+        """List the voices of a model. Raises FaultError if a file of the model is damaged."""
         stored = self._voices  # another thread may forget these lists at any time, even while this thread makes one
         if model not in stored:
-            stored[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
+            try:
+                stored[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
+            except UserError as error:
+                raise FaultError(f"the server cannot read the voices of the model {model}", error) from error
         return stored[model]
 
     def presets(self, model: str) -> list[str]:
@@ -214,7 +218,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
                 priority=lambda: job.priority,
                 check=job.check,
                 usage=TextUsage(models.settings.limits),
-                named_voice=lambda name: served.voice(catalogue.voice(served.name, name)),
+                named_voice=lambda name: served.voice(catalogue.voice(served.name, name), prepared.settings),
             )
             prepared = with_loaded_voice(served, request)
             if request.text:
@@ -246,9 +250,14 @@ def send_sound(job: Job, stream: Stream | IncrementalStream) -> None:
 
 
 def with_loaded_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
-    """Add the loaded voice to a request. Raises UserError if the model cannot do what the request asks for."""
+    """Add the loaded voice and the settings of the preset to a request.
+
+    Raises UserError if the model cannot do what the request asks for.
+    """
     if request.preset is not None and not served.model.presets:
         raise NoEffectError("preset", f"on {served.model.family.title} models", "leave it out")
     if request.seed is not None and not served.model.uses_seed:
         raise NoEffectError("seed", f"on {request.model}, which draws no random numbers", "leave it out")
-    return request.changed(voice=served.voice(request.voice) if served.model.takes_voices else None)
+    settings = served.speaker.settings.of(request.preset, served.model.settings)
+    voice = served.voice(request.voice, settings) if served.model.takes_voices else None
+    return request.changed(voice=voice, settings=settings, preset=None)

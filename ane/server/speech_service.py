@@ -12,7 +12,7 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ane.server.engine import Engine, calls_at_a_time
-from ane.server.errors import BusyError, RefusedError, error_content, outcome_of
+from ane.server.errors import BusyError, FaultError, RefusedError, error_content, outcome_of
 from ane.server.jobs import Job, Work
 from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
@@ -73,9 +73,12 @@ class Service:
                 with self.models.using(name):
                     job.put(name)
 
-        # without a time limit, because no client waits
-        async for _ in self.engine.submit(work, seconds=math.inf).items():
-            pass
+        try:
+            # without a time limit, because no client waits
+            async for _ in self.engine.submit(work, seconds=math.inf).items():
+                pass
+        except FaultError as fault:
+            raise fault.__cause__  # noqa: B904 (keeps the cause of this error)
         self.ready = True
 
     def check_text(self, text: str, lexicon: Lexicon | None = None) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from ane.models.tortoise.voices import cloning_notes
-from ane.server.errors import RefusedError, no_such_voice
+from ane.server.errors import FaultError, RefusedError, no_such_voice
 from ane.server.jobs import Job
 from ane.server.schemas import DeletedVoice, NewVoice
 from ane.server.settings import NEW_VOICES, Limits
@@ -129,14 +129,16 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             if job.gone:
                 return
             destination.parent.mkdir(parents=True, exist_ok=True)
-            # the consent is written before the voice, so that no voice exists without consent
-            with replacing(consent_file(destination), lasting=True) as file:
-                file.touch(0o600)
-                file.write_text(f"{consent}\n", encoding="utf-8")
             try:
+                # the consent is written before the voice, so that no voice exists without consent
+                with replacing(consent_file(destination), lasting=True) as file:
+                    file.touch(0o600)
+                    file.write_text(f"{consent}\n", encoding="utf-8")
                 save_voice(destination, voice)
-            except BaseException:
+            except BaseException as error:
                 consent_file(destination).unlink(missing_ok=True)
+                if isinstance(error, UserError):
+                    raise FaultError(f"the server cannot store the voice {name!r}", error) from error
                 raise
             service.catalogue.forget_voices()  # here, because the client may have left
             job.put(cloning_notes(served.model, voice))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import ane
 from ane.backends.torch.backend import TorchBackend
@@ -18,7 +19,7 @@ from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.server import served_models
 from ane.server.engine import Engine
-from ane.server.errors import RefusedError
+from ane.server.errors import FaultError, RefusedError, error_content
 from ane.server.jobs import Job, Work
 from ane.server.schemas import CastFields
 from ane.server.served_models import ServedModel, ServedModels
@@ -27,7 +28,7 @@ from ane.server.speech import Catalogue, ServedRequest, with_loaded_voice
 from ane.server.speech_service import Service
 from ane.speech.request import SpeechContext
 from ane.system.decibels import snr_db
-from ane.system.errors import NoEffectError
+from ane.system.errors import NoEffectError, UserError
 from tests.fastspeech_files import write_fastspeech
 from tests.imported import imported
 from tests.random_model import random_model
@@ -168,6 +169,51 @@ def test_a_voice_that_is_deleted_while_it_is_read_is_not_kept(tmp_path, monkeypa
     shutil.copy(own / "heart.safetensors", stored)
     assert not np.array_equal(served.voice("ann").ar, first.ar)
     assert served.voice("ann") is served.voice("ann")
+
+
+def test_a_damaged_voice_is_a_fault_of_the_server_and_its_path_stays_in_the_log(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    (tmp_path / "voices").mkdir()
+    (tmp_path / "voices" / "ann.safetensors").write_bytes(b"x")
+    served = ServedModel("demo", ane.load("demo", "torch"), 0)
+    with pytest.raises(FaultError, match=r"^the server cannot read the voice 'ann': its log says why$") as found:
+        served.voice("ann")
+    assert error_content(found.value)[0] == 500
+    assert "ann.safetensors: cannot be read as a safetensors voice" in caplog.text
+
+
+def test_a_model_that_cannot_be_loaded_is_a_fault_of_the_server(tmp_path, caplog):
+    bundle = shutil.copytree(find_bundle("demo"), tmp_path / "mine")
+    service = Service(ServerSettings((str(bundle),), preload=(str(bundle),)))
+    (bundle / "weights" / "autoregressive.safetensors").unlink()
+    with pytest.raises(FaultError, match=r"mine: its log says why$"), service.models.using(str(bundle)):
+        pass
+    assert "autoregressive.safetensors is missing" in caplog.text
+    with pytest.raises(UserError, match=r"autoregressive\.safetensors is missing"):  # for whoever starts the server
+        asyncio.run(service.preload())
+    service.engine.stop()
+
+
+def test_damaged_voices_of_a_bundle_are_a_fault_of_the_server(tmp_path, caplog):
+    bundle = shutil.copytree(find_bundle("demo"), tmp_path / "mine")
+    catalogue = Catalogue(ServerSettings((str(bundle),)))
+    (bundle / "voices" / "heart.safetensors").write_bytes(b"x")
+    with pytest.raises(FaultError, match=r"mine: its log says why$"):
+        catalogue.voice(str(bundle), "michael")
+    assert "heart.safetensors has 1 bytes" in caplog.text
+
+
+def test_a_voice_with_only_the_decoders_latent_speaks_with_the_preset_that_needs_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    (tmp_path / "voices").mkdir()
+    latent = ane.voices.load_voice(ane.bundles.demo_bundle() / "voices" / "michael.safetensors").ar
+    torch.save(torch.from_numpy(latent.copy()), tmp_path / "voices" / "hifigan_cond_latents_12345678.pth")
+    served = ServedModel("demo", ane.load("demo", "torch"), 0)
+    request = ServedRequest("Hi.", "hifigan_cond_latents_12345678", model="demo")
+    with pytest.raises(UserError, match="none for the diffusion: use preset=fastest"):
+        with_loaded_voice(served, replace(request, preset="1x10"))
+    voice = with_loaded_voice(served, replace(request, preset="fastest")).voice
+    assert np.array_equal(voice.ar, latent)
 
 
 def test_a_list_of_voices_that_is_made_while_a_voice_is_stored_is_not_kept(monkeypatch):

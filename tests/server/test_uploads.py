@@ -31,7 +31,7 @@ openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 from ane.bundles import demo_bundle  # noqa: E402
 from ane.server import upload_decoder, uploads  # noqa: E402 (all need the extra)
 from ane.server.app import make_app  # noqa: E402
-from ane.server.errors import RefusedError  # noqa: E402
+from ane.server.errors import FaultError, RefusedError  # noqa: E402
 from ane.server.settings import ServerSettings  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
 from ane.system.errors import UserError  # noqa: E402
@@ -251,15 +251,16 @@ def test_a_new_voice_is_listed_although_its_client_has_left(tmp_path, monkeypatc
     service.engine.stop()
 
 
-def test_no_consent_stays_of_a_voice_that_cannot_be_stored(tmp_path, monkeypatch):
+def test_no_consent_stays_of_a_voice_that_cannot_be_stored(tmp_path, monkeypatch, caplog):
     def save(destination: Path, voice: Any) -> None:
         raise UserError("the disk is full")
 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     monkeypatch.setattr(uploads, "save_voice", save)
     job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
-    with pytest.raises(UserError, match="the disk is full"):
+    with pytest.raises(FaultError, match=r"^the server cannot store the voice 'ann': its log says why$"):
         uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
+    assert "the disk is full" in caplog.text
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
