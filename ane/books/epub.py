@@ -112,7 +112,8 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
                 reader.read_file(path)
             except UnreadablePartError as error:
                 refused.append(error)
-                reader.left_out.append(LeftOutPart("unreadable", path, str(error)))
+                titles = ", ".join(repr(entry.title) for entry in reader.entries.get(path, []) if entry.title)
+                reader.left_out.append(LeftOutPart("unreadable", f"{path} ({titles})" if titles else path, str(error)))
     if refused and not reader.chapters:
         raise refused[0]
     reader.omitted["unreadable"] += len(refused)

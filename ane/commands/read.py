@@ -148,6 +148,7 @@ def run(
     record_backend(store, speaker.synthesizer.backend.name)
     if left_out := omitted_text(document.omitted, document.tables):
         LOGGER.info("left out: %s%s", left_out, "; see --keep" if can_be_kept(document.omitted) else "")
+    read_report.warn_of_unreadable(document)
     store.redo(args.redo)
     warn_of_languages(plan)
     if cast and cast.speakers:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import open_model
 from ane.commands.messages import LOGGER, output_console, plain_table
-from ane.commands.read_report import print_cast, print_contents
+from ane.commands.read_report import print_cast, print_contents, warn_of_unreadable
 from ane.commands.speech_options import read_settings
 from ane.text.cast import Cast
 from ane.text.explanation import ReadingStep, explain_english, respelled
@@ -24,7 +24,9 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
 
     console = output_console()
     if args.list or args.explain:
-        print_contents(args, document)
+        print_contents(args, document)  # names the unreadable files too
+    else:
+        warn_of_unreadable(document)
     if args.cast_report or (cast and (args.list or args.explain) and not args.json):
         voice = args.voice or open_model(args.bundle).default_voice or "the default"
         print_cast(console, cast_report(document, cast), cast or Cast(), voice)

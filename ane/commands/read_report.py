@@ -284,6 +284,18 @@ def print_contents(args: argparse.Namespace, document: "Document") -> None:
     )
 
 
+def warn_of_unreadable(document: "Document") -> None:
+    """Warn the user of every file of the book whose text will not be spoken because the file cannot be read."""
+    for part in document.left_out:
+        if part.kind == "unreadable":
+            LOGGER.warning(
+                "the sound will lack the text of %s, which may be a chapter: %s. If every copy of the book has this "
+                "fault, add the text with an EPUB editor",
+                part.title,
+                part.words,
+            )
+
+
 def warn_of_absent(report: "CastReport") -> None:
     """Warn of the speakers that the cast names but the book does not, and name the most similar speakers."""
     for name, near in report.absent.items():

@@ -57,7 +57,14 @@ class DocumentCase(dict[str, list[str]]):
         return [entry for entry in self.text("contents:").split("; ") if entry]
 
 
-def write_listed(path: Path, documents: dict[str, str], listed: dict[str, str], ncx: bool = False) -> Path:
+def write_listed(
+    path: Path,
+    documents: dict[str, str],
+    listed: dict[str, str],
+    ncx: bool = False,
+    more: str = "",
+    spine: str | None = None,
+) -> Path:
     """A book whose contents list only some of its documents, by their path with a fragment or without."""
     links = "".join(f'<li><a href="{target}">{title}</a></li>' for target, title in listed.items())
     points = "".join(
@@ -69,7 +76,7 @@ def write_listed(path: Path, documents: dict[str, str], listed: dict[str, str], 
         if ncx
         else {"OEBPS/nav.xhtml": f'<nav epub:type="toc"><ol>{links}</ol></nav>'}
     )
-    return write_book(path, documents, NCX if ncx else NAV, contents)
+    return write_book(path, documents, (NCX if ncx else NAV) + more, contents, spine=spine)
 
 
 def chapters(document: Document) -> list[tuple[str, str]]:

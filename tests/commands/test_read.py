@@ -11,6 +11,7 @@ import pytest
 from ane.books.reading import read_document
 from ane.cli import main
 from ane.commands.read_options import chunk_numbers
+from tests.books.documents import write_listed
 
 FAST = ("--bundle=demo", "--preset=fastest", "--max-codes", "20")
 TEXT = "# One\n\nHello there.\n\n# Two\n\nThe end.\n"
@@ -49,6 +50,22 @@ def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, suc
     assert re.search(r"\((\d+) of (\d+) chunks spoken now", printed).groups() == ("5", "8")
     speak("--preview", "1")
     assert "0 of 8 chunks spoken now" in speak().splitlines()[-1]
+
+
+def test_a_missing_file_of_a_book_is_named_with_its_chapter(workplace, capsys):
+    listed = {"a.xhtml": "One", "b.xhtml": "The Letter"}
+    spine = '<itemref idref="d0"/><itemref idref="x"/>'
+    item = '<item id="x" href="b.xhtml" media-type="application/xhtml+xml"/>'
+    write_listed(workplace / "a.epub", {"a.xhtml": "<p>It woke.</p>"}, listed, more=item, spine=spine)
+    said = (
+        "the sound will lack the text of OEBPS/b.xhtml ('The Letter'), which may be a chapter: it lacks "
+        "'OEBPS/b.xhtml', a part of the text: it is incomplete"
+    )
+    for flags in (["-o", "a.wav", *FAST, "--retries", "0"], ["--text"]):
+        assert main(["read", "a.epub", *flags]) == 0
+        assert f"warning: {said}" in " ".join(capsys.readouterr().err.split())
+    assert main(["read", "a.epub", "--list"]) == 0
+    assert "file that cannot be read: OEBPS/b.xhtml ('The Letter'): it lacks" in capsys.readouterr().err
 
 
 def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
