@@ -30,14 +30,17 @@ NUMBER_WORDS = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
     "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|first|second|third|fourth|fifth|last"
 )
-NUMBERED_HEADING = re.compile(
-    rf"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+(?:the\s+)?"
-    rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)\b.*"
-)
+NUMBER = rf"(?:the\s+)?(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)"
+LARGE_PARTS, SMALL_PARTS = "chapter|part|book|volume|canto", "act|scene|letter|section"
+NAMES = "prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|conclusion"
+NUMBERED_HEADING = re.compile(rf"(?i)(?:{LARGE_PARTS}|{SMALL_PARTS})\s+{NUMBER}\b.*")
 NAMED_HEADING = re.compile(
-    r"(?i)(?:prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|"
-    r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
-    r"[^.!?,;]{0,60}[.:]?"
+    rf"(?i)(?:{NAMES}|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b[^.!?,;]{{0,60}}[.:]?"
+)
+# a heading with a title, which may end as a sentence does
+TITLED_HEADING = re.compile(
+    rf"(?i:(?P<large>(?:{LARGE_PARTS})\s+{NUMBER})|(?:{SMALL_PARTS})\s+{NUMBER}|{NAMES})"
+    r"\s?[.:—–-]\s*(?P<title>[“‘\"']?[A-Z\d].*)"
 )
 # lines in capitals that are not titles: the end of a book, an author's initials, lines about rights, and tables of
 # contents
@@ -48,10 +51,8 @@ NO_TITLE = re.compile(
     re.IGNORECASE,
 )
 BARE_NUMBER = re.compile(r"(?:[IVXLC]{1,8}|\d{1,3})\.?")
-NUMBER_ALONE = re.compile(
-    rf"(?i)(?:(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+)?(?:the\s+)?"
-    rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)[.:]?"
-)
+NUMBER_ALONE = re.compile(rf"(?i)(?:(?:{LARGE_PARTS}|{SMALL_PARTS})\s+)?{NUMBER}[.:]?")
+SMALL_WORD = re.compile(r"\b[a-z]\w{3,}")  # a word that has a capital in a title
 CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")  # the dots and the page number after a title
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
 MAX_HEADING = 90  # maximum characters of a heading
@@ -155,8 +156,11 @@ def heading_level(line: str, lines: int = 1) -> int:
     """Return the level of a title: 1 for the title of a part, 2 for a chapter, and 0 for text that is not a title."""
     if len(line) > MAX_HEADING or lines > 2:
         return 0
+    titled = TITLED_HEADING.fullmatch(line)
+    word = line.split()[0].lower() if line else ""
+    if titled and not CONTENTS_LINE.search(line) and (titled["large"] or not SMALL_WORD.search(titled["title"])):
+        return LEVELS.get(word, 2)
     if NUMBERED_HEADING.fullmatch(line) and not CONTENTS_LINE.search(line):
-        word = line.split()[0].lower()
         ends_as_text = line.endswith((".", ",", ";")) and not line.isupper() and len(line.split()) > 4
         return 0 if ends_as_text else LEVELS.get(word, 2)
     if NAMED_HEADING.fullmatch(line) or BARE_NUMBER.fullmatch(line):
