@@ -262,7 +262,7 @@ LINE_ALONE = re.compile(
 HEADINGS: tuple[TextRule, ...] = (
     rule(
         "IV. Title",
-        rf"(?m)^(?P<mark>[ \t]*(?:#{{1,6}}[ \t]+|<h[1-6][^<>\n]{{0,100}}>)?[ \t*_]*)(?P<numeral>{NUMERAL})"
+        rf"(?m)^(?P<mark>[ \t]*+(?:#{{1,6}}[ \t]+|<h[1-6][^<>\n]{{0,100}}>)?+[ \t*_]*+)(?P<numeral>{NUMERAL})"
         r"(?:(?P<after>[.:]?)(?=[ \t*_]*(?:</?[hb][^>\n]{1,80}>|$)|[.:)] +[\"'(]?[A-Z])|(?<=[ #>*_]..)(?= +[A-Z]))",
         expand_heading,
     ),

@@ -72,7 +72,7 @@ RULES: tuple[TextRule, ...] = with_digits(
     rule("5'10\"", r"(?<![\w.,])(\d)'[\s-]?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
     rule(
         '12" x 8"',
-        r"\d(?<![\w.,]\d)[\d./]*(?:['\"](?:\s?[xX×]\s?| by )\d[\d./]*)+['\"]",
+        r"\d(?<![\w.,]\d)[\d./]{0,20}(?:['\"](?:\s?[xX×]\s?| by )\d[\d./]{0,20})+['\"]",
         lambda match: re.sub(r"\s?[xX×]\s?", " by ", match[0].replace("'", "ft").replace('"', "in")),
     ),
     rule(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 BLOCK_TAGS = "p|li|ul|ol|dl|dt|dd|br|div|h[1-6]|table|tr|td|th|blockquote|hr|section|article|pre|del|s"
 FENCE = r"^[ ]{0,3}(?:`{3,}|~{3,})"
-DELIMITER = r"[ \t]*:?-+:?[ \t]*"
-DELIMITERS = rf"^[ \t]*\|?{DELIMITER}(?:\|{DELIMITER})+\|?[ \t]*$|^[ \t]*\|{DELIMITER}\|[ \t]*$"
+DELIMITER = r"[ \t]*+:?-++:?[ \t]*+"
+DELIMITERS = rf"^[ \t]*+\|?{DELIMITER}(?:\|{DELIMITER})+\|?[ \t]*$|^[ \t]*+\|{DELIMITER}\|[ \t]*$"
 # A formula between dollar signs. Prices look like this, too, so a formula that begins with a digit must also have a
 # mathematical sign.
 INLINE_MATH = (

@@ -101,3 +101,9 @@ def test_a_document_leaves_out_the_same(tmp_path: Path) -> None:
         "docs",
     ]
     assert document.omitted == {"footnotes": 1, "code": 1, "struck": 1, "images": 1, "formulas": 1}
+
+
+@pytest.mark.parametrize("unit", [" ", "\t", "| ", "-", "|-"])
+def test_a_long_line_that_could_begin_a_table_takes_linear_time(unit):
+    """In quadratic time, a line of spaces would take a minute."""
+    assert not has_marks(unit * (100_000 // len(unit)) + "x")
