@@ -26,6 +26,7 @@ class WrittenBook:
         loudness: Loudness of the decoded files in LUFS. ``None`` means that no level was set.
         true_peak: True peak of the decoded files in dBTP. ``None`` means that no level was set.
         former: Files that earlier runs wrote and this run did not. They may no longer fit the sound.
+        stale: Files that earlier runs wrote, also in other folders, whose chapters have other sound or titles now.
         notes: Notes about subtitles that start late.
         measures: For ACX, the measured values of each file, in the order of ``ane.books.acx.LIMITS``.
     """
@@ -35,6 +36,7 @@ class WrittenBook:
     loudness: float | None = None
     true_peak: float | None = None
     former: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     measures: dict[str, list[float]] = field(default_factory=dict)
 
@@ -68,6 +70,7 @@ FACTS: dict[str, Any] = {
     "hashes": dict[str, str],
     "identity": dict[str, Any],
     "written": OutputFact,
+    "sounds": dict[str, list[str]],
 }
 # Columns that ``JobStore.chunks`` reads: those of a chunk, then take, samples, rate, elapsed, notes, lease, problems
 CHUNK: TypeAdapter[Any] = TypeAdapter(

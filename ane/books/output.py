@@ -20,6 +20,7 @@ from ane.books.narration import POLL, leases_renewed
 from ane.books.ownership import FileOwnership, published
 from ane.books.plan import digest_of
 from ane.books.sound_files import SoundFiles
+from ane.books.stale_files import chapter_sounds, stale_files
 from ane.books.store import JobStore
 from ane.system import sound_formats
 from ane.system.errors import NoEffectError, UserError
@@ -232,11 +233,17 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
             )
         else:
             book = WrittenBook(**written["book"])
+        sounds = chapter_sounds(chunks, titles)
+        paths = zip(numbers, options.paths(titles, numbers), strict=True) if options.per_chapter else ()
+        ones = {path.stem: [sounds[number]] for number, path in paths}
+        every = {folder / Path(file).name: ones.get(Path(file).stem, [*sounds.values()]) for file in book.files}
+        stale = stale_files(store, every, {*sounds.values()} if prune else None)
         # The job stores only file names, because somebody may have moved its folder together with the files next to it.
         return replace(
             book,
             files=[str(folder / Path(file).name) for file in book.files],
             former=[str(folder / Path(file).name) for file in book.former],
+            stale=stale,
         )
 
 

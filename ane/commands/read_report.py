@@ -49,12 +49,17 @@ def print_book_report(
     if written.measures:
         print_acx(console, written.measures)
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
-    # another format of the same sound still fits it
-    formats = {*FORMATS, ".epub"} - {Path(written.files[0]).suffix} if not spoken else set[str]()
-    if former := [name for name in written.former if Path(name).suffix not in formats]:
-        LOGGER.warning("an earlier run wrote these files, and this run did not change them: %s", ", ".join(former))
+    formats = {*FORMATS, ".epub"} - {Path(written.files[0]).suffix}  # other formats may still have the same sound
+    former = [name for name in written.former if Path(name).suffix not in formats]
+    if former := list(dict.fromkeys([*former, *written.stale])):
+        others = len(former) - SHOWN_NOTES
+        LOGGER.warning(
+            "an earlier run wrote these files, and this run did not change them: %s%s",
+            ", ".join(former[:SHOWN_NOTES]),
+            f" and {counted(others, 'more file')}" if others > 0 else "",
+        )
     more = len(written.files) - 1
-    files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
+    files = f"{written.files[0]} and {counted(more, 'more file')}" if more else written.files[0]
     facts = f"{store.fact('backend')}; seed {store.fact('seed')}"
     console.print(
         f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
