@@ -205,26 +205,44 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
     ]
     usual = median(gaps) if gaps else 2 * body
     held: list[PdfLine] = []
-    for page in pages:
-        texts = [line for line in page if line.size == body] or page
-        end = max((line.right for line in texts), default=0.0)
-        margin = margin_of(texts, end) if texts else 0
+    bodies = [[line for line in page if line.size == body] or page for page in pages]
+    ends = [max((line.right for line in texts), default=0.0) for texts in bodies]
+    margins = [margin_of(texts, end) if texts else 0 for texts, end in zip(bodies, ends, strict=True)]
+    indent = first_line_indent(bodies, margins)
+    for page, end, most in zip(pages, ends, margins, strict=True):
+        # on a page of dialogue, most lines are first lines of paragraphs
+        margin = most - indent if most - indent in margins else most
         for index, line in enumerate(page):
             if held:
                 above = held[-1]
                 short = above.right < end - 0.25 * (end - margin)
                 far = index > 0 and above.last - line.bottom > GAP * usual * line.size / body
                 indented = line.left > margin + 0.7 * line.size and above.left < line.left - 0.7 * line.size
+                first = indent > 0 and abs(line.left - margin - indent) < 0.3 * line.size
                 ended = SENTENCE_END.search(above.text) and (
-                    short or heading_level(line.text) or begins_dialogue(above, line, margin, end)
+                    short or first or heading_level(line.text) or begins_dialogue(above, line, margin, end)
                 )
                 alone = is_front_title(held[0].text) or any(DIVIDER.fullmatch(one.text) for one in (above, line))
-                if round(above.size) != round(line.size) or far or indented or ended or alone:
+                if abs(above.size - line.size) > 0.06 * body or far or indented or ended or alone:
                     yield held
                     held = []
             held.append(line)
     if held:
         yield held
+
+
+def first_line_indent(pages: Sequence[Sequence[PdfLine]], margins: Sequence[int]) -> int:
+    """Return by how many points the first lines of most paragraphs are indented, or 0 if they are not.
+
+    A first line is between two lines at the margin.
+    """
+    offsets = Counter(
+        round(line.left) - margin
+        for page, margin in zip(pages, margins, strict=True)
+        for above, line, below in zip(page, page[1:], page[2:], strict=False)
+        if round(above.left) == round(below.left) == margin and line.left > margin + 0.7 * line.size
+    )
+    return offsets.most_common(1)[0][0] if offsets else 0
 
 
 def margin_of(texts: Sequence[PdfLine], end: float) -> int:

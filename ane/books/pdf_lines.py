@@ -16,6 +16,7 @@ import pypdfium2
 from pypdfium2 import raw
 
 HYPHEN = "\x02"
+SAMPLED = 8  # number of characters at the start of a line whose median height is the line's
 
 
 def main(arguments: list[str]) -> int:
@@ -69,9 +70,11 @@ def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
         if text.strip():
             first = end - len(text.lstrip())
             last = end - len(text) + len(text.rstrip()) - 1
-            left, bottom, _, top = page.get_charbox(first, loose=True)
+            boxes = [page.get_charbox(at, loose=True) for at in range(first, min(first + SAMPLED, last + 1))]
+            # the box of a ligature is lower than its line, and a letter may be in another font
+            _, bottom, _, top = sorted(boxes, key=lambda box: box[3] - box[1])[len(boxes) // 2]
             _, ends, right, _ = page.get_charbox(last, loose=True)
-            yield [text.strip(), *(round(value, 1) for value in (left, right, bottom, ends, top - bottom))]
+            yield [text.strip(), *(round(value, 1) for value in (boxes[0][0], right, bottom, ends, top - bottom))]
         text = ""
 
 
