@@ -5,6 +5,7 @@ import gc
 import inspect
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.util import Finalize
@@ -55,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("campaign", max_examples=300, deadline=None)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
     switch_off_reports()
+    gc.set_threshold(50_000, 20, 100)  # tracing a network makes millions of objects, and little garbage
+    # workers, and the processes that tests start, read compiled modules instead of compiling them again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # one thread per worker, also in processes that tests start, because more threads would compete for the CPUs
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # if a test asks for two threads, a waiting thread uses no CPU
