@@ -61,7 +61,9 @@ FAULTS = {
     6: "renames fail from the call on, as between two disks",
 }
 ENDED, REFUSED = 86, 3  # exit status of a process that faults.c ended, and of one that reported an error in one line
-FEW, SHORT = 500, 60  # work with fewer calls gets every fault at each call: by default, and always
+# work with fewer calls gets every fault at each call: by default, and also where the campaign is no sample
+FEW, SHORT = 500, 60
+SAMPLE = 100  # from this --every on, the campaign is a sample: each call of short work gets one fault
 IN_ONE_JOB = 10  # signals that one job gets. After about so many, it is done
 SHORT_LEASE = 0.4  # seconds of a lease. A process is stopped for up to twice as long
 
@@ -210,7 +212,10 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
             calls = counter.calls
             counter.disarm()
             expected, trials = scenario.state(undisturbed), 0
-            step = 1 if calls <= SHORT or (calls <= FEW and every <= len(FAULTS)) else every
+            if calls <= SHORT:
+                step = len(FAULTS) if every >= SAMPLE else 1
+            else:
+                step = 1 if calls <= FEW and every <= len(FAULTS) else every
             for mode in FAULTS:
                 for call in range(first + (mode - 1) * step // len(FAULTS), calls + 1, step):
                     trials += 1
