@@ -100,6 +100,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
     return cache(lambda name: table.MODELS[name](tmp_path_factory.mktemp("model")))
 
 
+@pytest.fixture(scope="module")
+def written(model, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[PackageRecord, Path]]:
+    """``written(model, network, precision)``: a package, and the folder in which it is; both engines read the same."""
+
+    @cache
+    def write(name: str, network: str, precision: str) -> tuple[PackageRecord, Path]:
+        folder = tmp_path_factory.mktemp("package")
+        with table.clips_of(name):
+            return write_package(model(name), network, replace(OPTIONS, precision=precision), folder), folder
+
+    return write
+
+
 def on_packages(model: Bundle, package: PackageRecord, folder: Path, runtime: Runtime) -> Comparison:
     """Each function without those that could be called in its place, as a step with its caches on the host."""
     reference, unpublished = reference_backend(model, keep=True), PackageFolder(folder, [package])
@@ -157,16 +170,14 @@ def test_every_row_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("precision", ARITHMETICS)
 @pytest.mark.parametrize(("name", "network"), CASES)
-def test_a_function_has_the_engines_form_and_the_references_outputs(model, tmp_path, name, network, precision):
-    bundle = model(name)
-    with table.clips_of(name):
-        package = write_package(bundle, network, replace(OPTIONS, precision=precision), tmp_path)
-    program = Package(tmp_path / package.path)
+def test_a_function_has_the_engines_form_and_the_references_outputs(model, written, name, network, precision):
+    package, folder = written(name, network, precision)
+    program = Package(folder / package.path)
     assert not [broken for broken in lint(program) if broken.rule.severity == REFUSED]
     for function in package.functions:
         assert_fits_the_engine(program.function(function), precision, network)
     for column, arithmetic in ARITHMETICS[precision].items():
-        compared = on_packages(bundle, package, tmp_path, MilRuntime(arithmetic))
+        compared = on_packages(model(name), package, folder, MilRuntime(arithmetic))
         for function, record in package.functions.items():
             floors = table.floors_of(name, network, record.kind)
             assert_near(compared, function, column, floors)
@@ -176,12 +187,11 @@ def test_a_function_has_the_engines_form_and_the_references_outputs(model, tmp_p
 
 @NEEDS_CORE_AI
 @pytest.mark.parametrize(("name", "network"), CASES)
-def test_core_ai_computes_the_references_outputs(model, tmp_path, name, network):
+def test_core_ai_computes_the_references_outputs(model, written, name, network):
     from ane.backends.coreai.runtime import CoreAIRuntime
 
-    with table.clips_of(name):
-        package = write_package(model(name), network, replace(OPTIONS, precision="fp32"), tmp_path)
-    compared = on_packages(model(name), package, tmp_path, CoreAIRuntime())
+    package, folder = written(name, network, "fp32")
+    compared = on_packages(model(name), package, folder, CoreAIRuntime())
     for function, record in package.functions.items():
         assert_near(compared, function, CORE_AI, table.floors_of(name, network, record.kind))
 
