@@ -102,7 +102,7 @@ WORDS: tuple[TextRule, ...] = (
     rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "W H O"),
     rule(
         "STOP THAT NOW",
-        r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])",
+        r"\b(?<![A-Z]')[A-Z][A-Z']*+(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])",
         expand_line_in_capitals,
     ),
 )
