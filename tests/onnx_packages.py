@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,26 +42,25 @@ class OnnxPackages:
         (package,) = read_section(json.loads(stated.read_text()), str(stated), NETWORKS, TARGET.name)
         return package
 
-    def bundle(self, *networks: str) -> Bundle:
+    def bundle(self, *networks: str, full: bool = False) -> Bundle:
         """The model as a bundle with a voice, "noise", and packages of these networks (default: of all).
 
-        Each is in fp32, the decoder also in int8, int4 and fp16.
+        Each is in fp32, and the decoder also in int8, int4 and fp16 unless ``full`` leaves them out.
         """
-        destination = self.folder / "-".join(["bundle", *networks])
-        own = [network for network in NETWORKS if network in self.model.networks]
-        self._convert_those_that_no_other_worker_converts(networks or own)
-        packages = [
-            self.package(network, precision)
-            for network in networks or own
-            for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))
-        ]
+        destination = self.folder / "-".join(["bundle", *networks, *["full"] * full])
+        wanted = {
+            network: ("fp32", *(() if full else OTHER_PRECISIONS.get(network, ())))
+            for network in networks or [network for network in NETWORKS if network in self.model.networks]
+        }
+        self._convert_those_that_no_other_worker_converts(wanted)
+        packages = [self.package(network, precision) for network in wanted for precision in wanted[network]]
         with FileLock(f"{destination}.lock"):
             return Bundle(destination) if destination.exists() else self._write(destination, packages)
 
-    def _convert_those_that_no_other_worker_converts(self, networks: Sequence[str]) -> None:
-        for network in networks:
+    def _convert_those_that_no_other_worker_converts(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        for network, precisions in wanted.items():
             with suppress(Timeout), FileLock(f"{self.folder / network}.lock", timeout=0):
-                for precision in ("fp32", *OTHER_PRECISIONS.get(network, ())):
+                for precision in precisions:
                     self.package(network, precision)
 
     def _write(self, destination: Path, packages: Sequence[PackageRecord]) -> Bundle:

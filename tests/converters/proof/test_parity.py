@@ -17,7 +17,6 @@ from ane.bundles.package_records import FunctionRecord, PackageRecord
 from ane.cli import main
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from converters.proof.parity import (
     FLUSHED,
     MATHS,
@@ -32,8 +31,6 @@ from converters.proof.parity import (
     used_columns,
 )
 from converters.tortoise.tortoise_probes import prefill
-from tests.conversions import converted
-from tests.random_model import write_random_bundle
 from tests.refusals import assert_refused
 from tests.small_bundle import record_again, spoil_onnx, write_small_bundle
 
@@ -195,9 +192,8 @@ FP32_DB = 85  # required dB of every value inside a float32 graph
 
 
 @pytest.fixture(scope="module")
-def bundle(shared, tmp_path_factory) -> Bundle:
-    write_random_bundle(source := tmp_path_factory.mktemp("source") / "random")
-    return converted(shared, Bundle(source), [OnnxOptions()], ["autoregressive", "diffusion"], OnnxTarget())
+def bundle(onnx_packages) -> Bundle:
+    return onnx_packages.bundle("autoregressive", "diffusion", full=True)
 
 
 def verified(path: Path, tmp_path: Path, *flags: str, status: int = 0) -> dict[str, dict]:
