@@ -111,7 +111,7 @@ def test_a_packed_denoiser_computes_the_same_on_any_number_of_threads(backend):
     outputs = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        outputs.append(denoised(backend, [1000])[0])
+        outputs.append(denoised(backend, [700])[0])  # enough frames that kernels divide an attention
     np.testing.assert_array_equal(*outputs)
 
 
