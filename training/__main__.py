@@ -5,7 +5,6 @@ training/README.md says how the weights in the package were made, and how to tra
 """
 
 import argparse
-import logging
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 from ane.system.errors import UserError
+from training.program import TrainingProgram
 from training.publish import publish, write_scored_card, write_weights
 from training.recipe import CONFIG, load_recipe
 from training.run import PARTS, TrainingRun
@@ -21,12 +21,9 @@ OUTPUTS = {"bundle": publish, "card": write_scored_card, "weights": write_weight
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run")
-    add("--config", type=Path, default=CONFIG, metavar="DIR", help="folder of the recipe (%(default)s)")
+    minutes = "train each part of --parts for at most N minutes, and do not train any other part"
+    program = TrainingProgram("training", __doc__, CONFIG, minutes)
+    add = program.add_argument
     add(
         "--parts",
         metavar="A,B",
@@ -35,36 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add("--start", type=Path, metavar="DIR", help="folder of weights from which a part without a checkpoint starts")
     add(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help="train each part of --parts for at most N minutes, and do not train any other part",
-    )
-    add(
         "--tiny",
         type=int,
         metavar="STEPS",
         help="try the recipe: train each part for this number of steps, on short clips of tones instead of speech",
     )
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="device of torch (%(default)s)")
-    add("--threads", type=int, help="number of threads that torch uses (default: torch's choice)")
     add("--workers", type=int, default=os.cpu_count(), help="number of processes that make speech (%(default)s)")
-    add(
-        "--wordnet",
-        type=Path,
-        default=Path("/usr/share/wordnet"),
-        metavar="DIR",
-        help="folder with WordNet's data files (%(default)s, from Debian's package wordnet-base)",
-    )
-    options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
-    try:
-        train(options)
-    except UserError as error:
-        parser.exit(1, f"error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted: the same command continues from the last checkpoint\n")
-    return 0
+    program.add_wordnet()
+    return program.run(train, arguments)
 
 
 def train(options: argparse.Namespace) -> None:
@@ -82,8 +58,6 @@ def train(options: argparse.Namespace) -> None:
         raise UserError(f"--parts {','.join(sorted(unknown))}: choose from {', '.join([*PARTS, *OUTPUTS])}")
     if options.start and not options.start.is_dir():
         raise UserError(f"--start {options.start}: there is no such folder")
-    if options.threads:
-        torch.set_num_threads(options.threads)
     run = TrainingRun(options.output, recipe, options.device, options.wordnet, options.workers, options.start)
     for part in parts:
         if part in OUTPUTS:

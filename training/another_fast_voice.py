@@ -8,7 +8,6 @@ sound (``training.spectral_distance``), because Kokoro has none. The result is a
 """
 
 import argparse
-import logging
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ from ane.models.vocoders.harmonic_noise import HOP
 from ane.system.errors import UserError
 from benchmarks.data_packages import package_folder
 from training.kokoro_speech import Utterance, load_utterances, speak_files
+from training.program import TrainingProgram
 from training.spectral_distance import SpectralDistance, pulses_of, stretch_spectra, two_sounds
 from training.speech import Batches
 from training.text import texts_of_a_voice
@@ -203,38 +203,22 @@ def read_config(path: Path) -> FastVoice:
         raise UserError(f"{path} does not describe a voice to train: {str(error).splitlines()[0]}") from error
 
 
+def train(options: argparse.Namespace) -> None:
+    voice, folder = read_config(options.config), options.output
+    voice = voice.model_copy(update={"schedule": voice.schedule.model_copy(update={"minutes": options.minutes})})
+    folder.mkdir(parents=True, exist_ok=True)
+    published = package_folder("hibari-tts") / "hibari" / "assets" / "hibari.onnx"
+    texts = texts_of_a_voice(folder / "texts.txt", options.wordnet, voice.texts, voice.schedule.seed)
+    files = speak_files(folder / "speech", voice.voice, texts, FILE_TEXTS)
+    utterances = [one for file in files for one in load_utterances(file)]
+    model = train_voice(utterances, voice, folder).result()
+    write_voice(model, published, voice.voice, folder)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m training.another_fast_voice",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run")
-    parser.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help="the voice (%(default)s)")
-    parser.add_argument("--minutes", type=float, metavar="N", help="train for at most N minutes")
-    parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
-    parser.add_argument(
-        "--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR", help="WordNet's data (%(default)s)"
-    )
-    options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    try:
-        voice, folder = read_config(options.config), options.output
-        voice = voice.model_copy(update={"schedule": voice.schedule.model_copy(update={"minutes": options.minutes})})
-        folder.mkdir(parents=True, exist_ok=True)
-        published = package_folder("hibari-tts") / "hibari" / "assets" / "hibari.onnx"
-        texts = texts_of_a_voice(folder / "texts.txt", options.wordnet, voice.texts, voice.schedule.seed)
-        files = speak_files(folder / "speech", voice.voice, texts, FILE_TEXTS)
-        utterances = [one for file in files for one in load_utterances(file)]
-        model = train_voice(utterances, voice, folder).result()
-        write_voice(model, published, voice.voice, folder)
-    except UserError as error:
-        parser.exit(1, f"error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted: the same command continues from the last checkpoint\n")
-    return 0
+    program = TrainingProgram("training.another_fast_voice", __doc__, CONFIG, "train for at most N minutes")
+    program.add_wordnet()
+    return program.run(train, arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ encoder's latent. The embeddings are Resemblyzer's, whose cosines say how alike 
 """
 
 import argparse
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from benchmarks.yardsticks import mean_embedding
 from training.clone_hearing import Ear, HeardClip, people, recordings_of_speakers, separation
 from training.clone_speakers import CONFIG, CloneConfig, EncoderLosses, passes, read_config
 from training.clone_speech import judgements
+from training.program import TrainingProgram
 from training.recipe import CONFIGS
 from training.speech import Shard
 from training.trainer import PartSchedule, TrainedPart, Trainer
@@ -258,48 +258,34 @@ def report(folder: Path, config: CloneConfig) -> dict[str, Any]:
     return document("clone_encoder", facts, list(rows.values()), curves=curves, judged=judged)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m training.clone_encoder",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def train_or_report(options: argparse.Namespace) -> None:
+    config, folder = read_config(options.config), options.output
+    if not recordings_of_speakers(folder, "held") or not recordings_of_speakers(folder, "learned"):
+        raise UserError(f"{folder} has no speech: run python -m training.clone_speech -o {folder} first")
+    (folder / "heard").mkdir(exist_ok=True)
+    if options.report:
+        write_json(options.report, report(folder, config))
+        return
+    ear = Ear()
+    learned = speech_to_learn(folder, config, options.speakers, ear)
+    lessons = ClipLessons(
+        [heard for some in learned for heard in some], config.encoder, config.schedule.batch, ear.mel_norms
     )
-    add = parser.add_argument
-    add("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run, with speech")
-    add("--config", type=Path, default=CONFIG, metavar="FILE", help="speakers and training (%(default)s)")
+    exam = [
+        ear.heard(path, 1.0, folder / "heard")
+        for paths in recordings_of_speakers(folder, "held").values()
+        for path in paths[:VALIDATED]
+    ]
+    schedule = config.schedule.model_copy(update={"minutes": options.minutes})
+    train_clone_encoder(encoder_part(folder, schedule, len(learned)), lessons, exam)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    program = TrainingProgram("training.clone_encoder", __doc__, CONFIG, "train for at most N minutes")
+    add = program.add_argument
     add("--speakers", type=int, metavar="N", help="learn from the first N speakers (default: all)")
-    add("--minutes", type=float, metavar="N", help="train for at most N minutes")
-    add("--threads", type=int, help="torch threads (default: torch's choice)")
     add("--report", type=Path, metavar="FILE", help="measure all encoders in DIR instead of training, and write JSON")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    try:
-        config, folder = read_config(options.config), options.output
-        if not recordings_of_speakers(folder, "held") or not recordings_of_speakers(folder, "learned"):
-            raise UserError(f"{folder} has no speech: run python -m training.clone_speech -o {folder} first")
-        (folder / "heard").mkdir(exist_ok=True)
-        if options.report:
-            write_json(options.report, report(folder, config))
-        else:
-            ear = Ear()
-            learned = speech_to_learn(folder, config, options.speakers, ear)
-            lessons = ClipLessons(
-                [heard for some in learned for heard in some], config.encoder, config.schedule.batch, ear.mel_norms
-            )
-            exam = [
-                ear.heard(path, 1.0, folder / "heard")
-                for paths in recordings_of_speakers(folder, "held").values()
-                for path in paths[:VALIDATED]
-            ]
-            schedule = config.schedule.model_copy(update={"minutes": options.minutes})
-            train_clone_encoder(encoder_part(folder, schedule, len(learned)), lessons, exam)
-    except UserError as error:
-        parser.exit(1, f"error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted: the same command continues from the last checkpoint\n")
-    return 0
+    return program.run(train_or_report, arguments)
 
 
 if __name__ == "__main__":

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors.numpy import load_file
 
 from ane.models.tortoise.checkpoints import packaged_file
-from ane.system.errors import UserError
 from ane.system.files import write_json
 from ane.text import normalise_english
 from benchmarks.listening import edits, words
 from benchmarks.teachers import kokoro_audio
 from benchmarks.yardsticks import DistillMos, WhisperRecogniser
 from training.clone_speakers import CONFIG, CloneConfig, MixedSpeaker, kokoro_tables, read_config, speakers_of
+from training.program import TrainingProgram
 from training.speech import RATE, Shard, Speak, shard_of
 from training.text import held_out_sentences, texts_of_a_voice
 
@@ -122,40 +121,24 @@ def judgements(folder: Path) -> dict[str, dict[str, float]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def make_speech(options: argparse.Namespace) -> None:
+    config, folder = read_config(options.config), options.output
+    speakers = speakers_of(config, kokoro_tables())
+    (folder / "speech").mkdir(parents=True, exist_ok=True)
+    if options.judge:
+        judge_speakers(folder, speakers, options.minutes)
+    else:
+        count = config.speakers.different_texts
+        texts = texts_of_a_voice(folder / "texts.txt", options.wordnet, count, config.seed)
+        recordings = recordings_of(folder / "speech", config, speakers, texts)
+        write_recordings(recordings, kokoro_voice, options.minutes)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m training.clone_speech",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run")
-    parser.add_argument("--config", type=Path, default=CONFIG, metavar="FILE", help="the speakers (%(default)s)")
-    parser.add_argument("--judge", action="store_true", help="judge the speakers instead of making speech")
-    parser.add_argument("--minutes", type=float, metavar="N", help="stop after N minutes")
-    parser.add_argument("--threads", type=int, help="torch threads for --judge (default: torch's choice)")
-    parser.add_argument(
-        "--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR", help="WordNet's data (%(default)s)"
-    )
-    options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    try:
-        config, folder = read_config(options.config), options.output
-        speakers = speakers_of(config, kokoro_tables())
-        (folder / "speech").mkdir(parents=True, exist_ok=True)
-        if options.judge:
-            judge_speakers(folder, speakers, options.minutes)
-        else:
-            count = config.speakers.different_texts
-            texts = texts_of_a_voice(folder / "texts.txt", options.wordnet, count, config.seed)
-            recordings = recordings_of(folder / "speech", config, speakers, texts)
-            write_recordings(recordings, kokoro_voice, options.minutes)
-    except UserError as error:
-        parser.exit(1, f"error: {error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted: the same command goes on with the next recording\n")
-    return 0
+    program = TrainingProgram("training.clone_speech", __doc__, CONFIG, "stop after N minutes")
+    program.add_argument("--judge", action="store_true", help="judge the speakers instead of making speech")
+    program.add_wordnet()
+    return program.run(make_speech, arguments)
 
 
 if __name__ == "__main__":
