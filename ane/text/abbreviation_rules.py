@@ -62,7 +62,7 @@ def expand_short_form(match: re.Match) -> str:
     """Read "Pls" as "Please", and "£2 ea." as "£2 each"."""
     words = SHORT_FORMS[match[1].lower()]
     spoken = words.capitalize() if match[1][0].isupper() and len(words.split()[0]) > 1 else words
-    return spoken + (period_after(match) if match[0].endswith(".") else "")
+    return spoken + period_after(match)
 
 
 def expand_credit(match: re.Match) -> str:
@@ -171,7 +171,7 @@ RULES: tuple[TextRule, ...] = (
         lambda match: (
             match[0]
             if follows(match, LETTER_BEFORE)
-            else f"{match[1]} {'minor' if match[2] else 'major'}{period_after(match) * match[0].endswith('.')}"
+            else f"{match[1]} {'minor' if match[2] else 'major'}{period_after(match)}"
         ),
     ),
     rule(

@@ -64,12 +64,12 @@ def expand_street(match: re.Match) -> str:
         return match[0]
     if match[1] == "ST":
         return f"STREET{period_after(match)}" if before[1].isupper() and match[2] else match[0]
-    return STREETS[match[1].lower()] + (period_after(match) if match[2] else "")
+    return STREETS[match[1].lower()] + period_after(match)
 
 
 def expand_streets(match: re.Match) -> str:
     """Read 5th & 6th Aves. as "fifth and sixth avenues"."""
-    return f"{STREETS[match[1].lower()]}s{period_after(match) if match[2] else ''}"
+    return f"{STREETS[match[1].lower()]}s{period_after(match)}"
 
 
 def expand_state(match: re.Match) -> str:
@@ -169,9 +169,7 @@ RULES: tuple[TextRule, ...] = (
     rule(
         "1st st, 5th Fl.",
         r"(?<=\d(?:st|nd|rd|th) )(st\b|[Ff]l\b(?=\.)|Cir\b(?=\.))(\.?)",
-        lambda match: (
-            {"st": "street", "Cir": "circuit"}.get(match[1], "floor") + (period_after(match) if match[2] else "")
-        ),
+        lambda match: {"st": "street", "Cir": "circuit"}.get(match[1], "floor") + period_after(match),
     ),
     rule("Oak Dr. with me", r"\b(Dr)(\.)(?=[,;)]|\s+(?!who\b)[a-z]|\s*(?:\n|\Z))", expand_street),
     rule("Fifth Ave", rf"\b({any_of(name.capitalize() for name in SURE_STREETS)})\b(\.?)", expand_street),

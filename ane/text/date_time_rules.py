@@ -25,7 +25,7 @@ BEFORE_DATE = re.compile(
     rf"|(?i:{any_of(DAYS.values())}),?)\s\Z"
 )
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
-AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"  # am, PM, a.m.
+AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm]\.|[Mm]\b)"  # am, PM, a.m.
 
 
 def month_name(text: str) -> str:
@@ -46,8 +46,8 @@ def expand_month_day(match: re.Match) -> str:
 def expand_day_month(match: re.Match) -> str:
     last = f" to the {number_words.ordinal(int(match['last']))}" if match["last"] else ""
     year = f", {number_words.year(int(match['year']))}" if match["year"] else ""
-    end = period_after(match) if match[0].endswith(".") else ""
-    return f"the {number_words.ordinal(int(match['day']))}{last} of {month_name(match['month'])}{year}{end}"
+    day = number_words.ordinal(int(match["day"]))
+    return f"the {day}{last} of {month_name(match['month'])}{year}{period_after(match)}"
 
 
 def expand_days(match: re.Match) -> str:
@@ -61,7 +61,7 @@ def expand_days(match: re.Match) -> str:
     ):
         return match[0]
     days = re.sub(rf"({SHORT_DAY})\b\.?", lambda day: DAYS[day[1].lower()], match[0])
-    return re.sub(r"\s?[-–]\s?", " to ", days).replace("/", " ") + (period_after(match) if match[0][-1] == "." else "")
+    return re.sub(r"\s?[-–]\s?", " to ", days).replace("/", " ") + period_after(match)
 
 
 DAYS_BEFORE = re.compile(r"\b(?i:on|every|next|until|till|closed|open|shut|from|between|daily|work)\s\Z")
@@ -150,8 +150,10 @@ def expand_book(match: re.Match) -> str:
 
 
 def expand_am_pm(match: re.Match) -> str:
-    end = period_after(match) if match["period"] else ""
-    return f" {match['am_pm'].lower()} m{end}" + " " * match.string[match.end() : match.end() + 1].isalpha()
+    return (
+        f" {match['am_pm'].lower()} m{period_after(match)}"
+        + " " * match.string[match.end() : match.end() + 1].isalpha()
+    )
 
 
 def expand_minutes(match: re.Match) -> str:
@@ -173,12 +175,12 @@ DATE_RULES = (
     rule(
         "Jan.-Mar.",
         rf"\b(?=[JFMASOND])({any_of(SHORT_MONTHS)})\.?\s?[-–]\s?({any_of(SHORT_MONTHS)})\b(?!-|\.?\s?\d{{1,2}}\b)(\.?)",
-        lambda match: f"{month_name(match[1])} to {month_name(match[2])}" + (period_after(match) if match[3] else ""),
+        lambda match: f"{month_name(match[1])} to {month_name(match[2])}{period_after(match)}",
     ),
     rule(
         "Mon., 5 May, Sat 10-2, on Tue",
         rf"\b(?=[MTWFS][a-uA-U])({SHORT_DAY})\b(\.?)",
-        in_context(DAY_CASES, lambda match: DAYS[match[1].lower()] + (period_after(match) if match[2] else "")),
+        in_context(DAY_CASES, lambda match: DAYS[match[1].lower()] + period_after(match)),
     ),
     *with_digits(
         rule(

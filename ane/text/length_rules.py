@@ -41,16 +41,8 @@ RULES: tuple[TextRule, ...] = with_digits(
     ),
     rule("2 heaped tsp. cocoa", r"(?<=\d [a-z])([a-z]{2,9} (?:tsp|tbsp))\.(?=\s+[a-z])", r"\1"),
     rule("£9.99/mo.", r"(?<=[\da-z]/)(mo|yr|hr|wk|min|sec)\.(?=\s+[a-z]|[,;])", r"\1"),
-    rule(
-        "8 fl. oz.",
-        r"(?<=\d)\s?fl\.\s?oz\b\.?",
-        lambda match: " fl oz" + (period_after(match) if match[0].endswith(".") else ""),
-    ),
-    rule(
-        "120k mi.",
-        r"k mi\b(?<=\dk mi)\.?",
-        lambda match: f" thousand miles{period_after(match) * match[0].endswith('.')}",
-    ),
+    rule("8 fl. oz.", r"(?<=\d)\s?fl\.\s?oz\b\.?", lambda match: " fl oz" + period_after(match)),
+    rule("120k mi.", r"k mi\b(?<=\dk mi)\.?", lambda match: f" thousand miles{period_after(match)}"),
     rule(
         "1 (14 oz) can",
         r"\((?<=\d \()([\d.]+) ?[ -]?(oz|lb|g|kg|ml|mL)\.?(?=\) (?:cans?|tins?|jars?|packs?|packets?|packages?|bags?"

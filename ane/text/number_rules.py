@@ -92,7 +92,7 @@ def expand_shillings(match: re.Match) -> str:
     words += f"{number_words.number(shillings)} shilling{'' if shillings == '1' else 's'}"
     if pence:
         words += " and " + ("one penny" if pence == "1" else f"{number_words.number(pence)}pence")
-    return words + (period_after(match) if match[0].endswith(".") else "")
+    return words + period_after(match)
 
 
 def expand_range_of_money(match: re.Match) -> str:

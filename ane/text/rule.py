@@ -110,7 +110,9 @@ def in_context(
 
 
 def period_after(match: re.Match) -> str:
-    """Return "." if the abbreviation at the end of ``match`` also ends a sentence, and otherwise ""."""
+    """Return "." if ``match`` ends with the period of an abbreviation that also ends a sentence, and otherwise ""."""
+    if not match[0].endswith("."):
+        return ""
     if LINE_END.match(match.string, match.end()):
         return "."
     following = NEXT_WORD.match(match.string, match.end())
