@@ -32,7 +32,7 @@ from converters.proof.differences import BATCH
 from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import M2, mac, packages, unguarded_mac  # noqa: F401
-from tests.backends.coreml.native import Order
+from tests.backends.coreml.orders import Order
 from tests.random_model import write_random_bundle
 from tests.small_bundle import write_small_bundle
 

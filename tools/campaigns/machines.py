@@ -48,6 +48,7 @@ from ane.system.decibels import snr_db
 from ane.system.files import read_json, write_json
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import TrialInThisProcess, mac_environment
+from tests.backends.coreml.orders import Order, StandIn
 from tests.notices import noticed
 
 RESULTS = Path(__file__).parent / "results" / "machines.json"
@@ -171,9 +172,7 @@ def forget(function: str) -> None:
         )
 
 
-def run(
-    model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequence[str], rows: list[dict[str, Any]]
-) -> None:
+def run(model: Bundle, stand_in: StandIn, hows: Sequence[str], ways: Sequence[str], rows: list[dict[str, Any]]) -> None:
     """Add the rows of the report. Each function is spoiled in the first way to speak that uses it."""
     for name in ways:
         way = WAYS[name]
@@ -213,7 +212,7 @@ def run(
         for function in sorted(used - {row["function"] for row in rows}):
             package = next(one for one in model.packages if function in one.functions)
             for how in hows:
-                stand_in.order(native.Order("predict", how, function, package.compute_units, "error code: -14"))
+                stand_in.order(Order("predict", how, function, package.compute_units, "error code: -14"))
                 forget(function)
                 measure(how, function)
                 forget(function)

@@ -14,6 +14,7 @@ from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools, MacMachine
 from ane.system.machine import macos_version
 from tests.backends.coreml import native
+from tests.backends.coreml.orders import FOLDER, StandIn
 from tests.backends.coreml.packages import X, save_scale_package
 
 M2 = MacMachine("Apple M2", "24F74")  # the Mac that the stand-in reports
@@ -38,14 +39,14 @@ TRIAL = (
 )
 
 
-def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> native.StandIn:
+def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> StandIn:
     """The stand-in, which this process and its children use instead of Core ML; with an empty cache in ``folder``."""
     import coremltools  # noqa: F401  imported before the platform changes, as the others: their files depend on it
     import miniaudio  # noqa: F401
     import soundfile  # noqa: F401
 
     stand_in = native.machine_folder(folder / "mac")
-    patch.setenv(native.FOLDER, str(stand_in.folder))
+    patch.setenv(FOLDER, str(stand_in.folder))
     patch.setenv("ANE_HOME", str(folder / "home"))
     patch.setenv("PATH", f"{stand_in.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     paths = [CHECKOUT / "tests" / "backends" / "coreml" / "mac", CHECKOUT, *os.environ.get("PYTHONPATH", "").split(":")]
@@ -57,7 +58,7 @@ def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> native.StandIn:
 
 
 @pytest.fixture
-def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
+def unguarded_mac(tmp_path, monkeypatch) -> Iterator[StandIn]:
     import coremltools
 
     yield mac_environment(tmp_path, monkeypatch)
@@ -72,7 +73,7 @@ def forked_trials(unguarded_mac, monkeypatch, python) -> None:
 
 
 @pytest.fixture
-def mac(unguarded_mac, monkeypatch) -> Iterator[native.StandIn]:
+def mac(unguarded_mac, monkeypatch) -> Iterator[StandIn]:
     """As ``unguarded_mac``, with first loads in this process. No array may die while Core ML reads it.
 
     A first load calls a function with a cache 40 times, not 200, and one that goes stale does at the 20th.
@@ -91,7 +92,7 @@ class RecordingTools(CoreMLTools):
         other: the machine that it claims to be, instead of the stand-in's.
     """
 
-    def __init__(self, stand_in: native.StandIn, other: MacMachine | None = None):
+    def __init__(self, stand_in: StandIn, other: MacMachine | None = None):
         super().__init__()
         self.stand_in, self.other, self.opened = stand_in, other, []
 

@@ -18,8 +18,8 @@ from ane.backends.mil import Package
 from ane.commands.placement import NEURAL_ENGINE, function_placement
 from ane.system import paths
 from ane.system.errors import UserError
-from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import RecordingTools, run
+from tests.backends.coreml.orders import Order
 from tests.backends.coreml.packages import X, save_two_functions
 from tests.refusals import assert_refused
 
@@ -132,7 +132,7 @@ def test_a_truncated_model_is_not_opened(api, package):
 def test_a_model_that_never_opens_is_compiled_twice_only(api, package):
     run(api, package)
 
-    api.stand_in.order(native.Order("load", message="Failed to build\nthe plan"))
+    api.stand_in.order(Order("load", message="Failed to build\nthe plan"))
     runtime = CoreMLRuntime(api)
     for _ in range(2):
         assert_refused("Failed to build the plan: try compute_units=", runtime.load, package, "main", "CPU_AND_NE")
@@ -172,7 +172,7 @@ CoreMLRuntime().load(Path(sys.argv[1]), "main", "CPU_ONLY")
 
 
 def test_the_next_compile_removes_what_a_killed_one_left(api, package, python):
-    api.stand_in.order(native.Order("compile", "hang"))
+    api.stand_in.order(Order("compile", "hang"))
     process = subprocess.Popen([python, "-c", COMPILE, str(package)], stderr=subprocess.PIPE)
     while not api.compiled:
         assert process.poll() is None, process.stderr.read()
@@ -224,7 +224,7 @@ def test_every_function_of_a_package_has_a_plan_and_one_that_core_ml_refuses_is_
     for name in ("double", "triple"):
         found = function_placement(package, "CPU_AND_NE", name)
         assert (found.ops, found.unknown) == ({NEURAL_ENGINE: len(package.function(name).ops)}, 0)
-    mac.order(native.Order("plan", message="no plan today"))
+    mac.order(Order("plan", message="no plan today"))
     assert_refused(r"no plan for double of .*: no plan today$", function_placement, package, "CPU_ONLY", "double")
 
 

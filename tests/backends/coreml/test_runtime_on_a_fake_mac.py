@@ -19,6 +19,7 @@ from ane.backends.packaged.golden import FILE, GoldenCase, write_golden_cases
 from ane.system import paths
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import M2, run
+from tests.backends.coreml.orders import Order
 from tests.backends.coreml.packages import X, save_two_functions
 from tests.refusals import assert_refused
 
@@ -276,7 +277,7 @@ def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(
     """The server of ``python`` has to start before this process is a Mac, and ``forked_trials`` is asked for later."""
     if how == "hang":  # only a real child process can get the signal
         request.getfixturevalue("forked_trials")
-    unguarded_mac.order(native.Order(call, how, units="CPU_AND_NE"))
+    unguarded_mac.order(Order(call, how, units="CPU_AND_NE"))
     runtime = runtime_with_trial(limit)
     for expected in (reason, "forgets that"):
         with pytest.raises(EngineRefusalError, match=re.escape(expected)):
@@ -287,7 +288,7 @@ def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(
 
 
 def test_a_refusal_is_remembered_and_the_model_is_not_compiled_again_at_each_start(mac, package):
-    mac.order(native.Order("load", units="CPU_AND_NE", message="error code: -14"))
+    mac.order(Order("load", units="CPU_AND_NE", message="error code: -14"))
     for expected in ("cannot run it (error code -14): try", "(error code -14) (as when it was first loaded", "forgets"):
         with pytest.raises(EngineRefusalError, match=re.escape(expected)):
             runtime_with_trial().load(package, "main", "CPU_AND_NE")
@@ -296,7 +297,7 @@ def test_a_refusal_is_remembered_and_the_model_is_not_compiled_again_at_each_sta
 
 
 def test_a_lack_of_memory_is_not_remembered(mac, package):
-    mac.order(native.Order("load", message="Insufficient memory"))
+    mac.order(Order("load", message="Insufficient memory"))
     with pytest.raises(EngineRefusalError, match="not enough memory"):
         runtime_with_trial().load(package, "main", "ALL")
     mac.order()
@@ -304,7 +305,7 @@ def test_a_lack_of_memory_is_not_remembered(mac, package):
 
 
 def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, forked_trials, package):
-    unguarded_mac.order(native.Order("compile", "hang"))
+    unguarded_mac.order(Order("compile", "hang"))
     for _ in range(2):
         with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.05 minutes") as caught:
             runtime_with_trial(limit=3.0).load(package, "main", "ALL")
@@ -316,7 +317,7 @@ def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, 
 
 def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(mac, package):
     """Of a package without golden probes."""
-    mac.order(native.Order("predict", "nan"))
+    mac.order(Order("predict", "nan"))
     with pytest.raises(EngineRefusalError, match="other values \\(NaN or infinite\\): try"):
         runtime_with_trial().load(package, "main", "ALL")
     mac.order()
@@ -329,7 +330,7 @@ def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(ma
 )
 def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order, found):
     write_golden_cases(package, PROBES)
-    mac.order(*([native.Order(*order)] if order else []))
+    mac.order(*([Order(*order)] if order else []))
     for _ in range(2):
         if found is None:
             runtime_with_trial().load(package, "main", "ALL")
@@ -342,7 +343,7 @@ def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order,
 
 def test_a_function_that_fails_its_probe_can_be_loaded_to_look_into_it_and_is_proved_elsewhere(mac, package):
     write_golden_cases(package, PROBES)
-    mac.order(native.Order("predict", "off"))
+    mac.order(Order("predict", "off"))
     for _ in range(2):
         assert CoreMLRuntime(trial=trial.CoreMLTrial(golden_cases=False)).load(package, "main", "ALL")
         with pytest.raises(EngineRefusalError, match="other values"):
@@ -358,10 +359,7 @@ def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_o
     """In the first process one function is refused; in the second each is opened at once, and none in a child."""
     both = save_two_functions(tmp_path / "both.mlpackage")
     message = "`.functionName` property must be `nil` unless the model type is ML Program"
-    mac.order(
-        native.Order("load", function="double", message=message),
-        native.Order("load", function="triple", message=message),
-    )
+    mac.order(Order("load", function="double", message=message), Order("load", function="triple", message=message))
     for refused, loads in ((1, 6), (0, 2)):
         before, runtime = len(mac.log), runtime_with_trial()
         for name, factor in (("double", 2), ("triple", 3)):

@@ -24,7 +24,7 @@ from converters.coreml.coreml_package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
-from tests.backends.coreml.native import Order
+from tests.backends.coreml.orders import Order, StandIn
 from tests.backends.decoder_steps import columns
 from tests.conversions import converted
 from tests.edits import edit_json
@@ -176,7 +176,7 @@ def test_a_function_that_a_text_cannot_reach_is_not_loaded(mac, two_buckets):
 
 
 @pytest.fixture
-def macos_27(mac) -> native.StandIn:
+def macos_27(mac) -> StandIn:
     native.write_system(mac.folder, "27.0.1")
     return mac
 
