@@ -13,6 +13,8 @@ A line is one of:
     = TITLE | TEXT           A chapter. Those of a case are all that the document has.
     - KIND | TITLE | WORDS   A part that is left out. Those of a case are all that are named.
     omitted: TEXT            The line for the user counts this as left out.
+    facts: TITLE | AUTHOR    The document has this title and author.
+    kinds: KIND, KIND, …     These are the kinds of its blocks.
     keeps: RULES TEXT        This is read if these rules leave nothing out.
 """
 

@@ -19,5 +19,8 @@ def test_a_document_has_its_chapters_and_names_what_it_leaves_out(tmp_path, titl
     document = read_document(path, list(filter(None, case.text("keep:").split(","))))
     assert (chapters(document), named(document)) == (case.cells("="), case.cells("-"))
     assert case.text("omitted:") in ("", omitted_text(document.omitted))
+    assert case.text("facts:") in ("", f"{document.title} | {document.author}")
+    kinds = ", ".join(block.kind for chapter in document.chapters for block in chapter.blocks)
+    assert case.text("kinds:") in ("", kinds)
     for rules, text in case.pairs("keeps:"):
         assert text in " ".join(words for _, words in chapters(read_document(path, [rules])))

@@ -10,7 +10,7 @@ from ane.books import reading
 from ane.books.document import Document
 from ane.books.reading import read_document
 from ane.system.errors import UserError
-from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
+from ane.text.blocks import QUOTATION, SCENE_BREAK
 from ane.text.omissions import omitted_text
 from tests.books.book_files import package, write_book
 from tests.tables import rows
@@ -25,39 +25,9 @@ def texts(document: Document) -> list[str]:
     return [block.text for chapter in document.chapters for block in chapter.blocks if block.text]
 
 
-def kinds(document: Document) -> list[str]:
-    return [block.kind for chapter in document.chapters for block in chapter.blocks]
-
-
-def test_plain_text_has_chapters_paragraphs_scene_breaks_and_items(tmp_path):
-    document = read(
-        tmp_path,
-        "book.txt",
-        "THE TURTLE\n\nCHAPTER I. The pond\n\nIt was\nfirst. \n\n* * *\n\n"
-        "It slept.\n\n- one\n- two\n  more\n\nChapter 2\n\nIt woke.\n",
-    )
-    assert [chapter.title for chapter in document.chapters] == ["THE TURTLE", "CHAPTER I. The pond", "Chapter 2"]
-    assert kinds(document) == [HEADING, HEADING, PARAGRAPH, SCENE_BREAK, PARAGRAPH, ITEM, ITEM, HEADING, PARAGRAPH]
-    assert texts(document)[2:6] == ["It was first.", "It slept.", "one", "two more"]
-
-
 @pytest.mark.parametrize(("name", "content", "kept", "expected"), rows(__file__, "readings.tsv", "texts"))
 def test_what_is_read_aloud_of_a_text(tmp_path, name, content, kept, expected):
     assert " | ".join(texts(read(tmp_path, name, content, tuple(filter(None, kept.split(",")))))) == expected
-
-
-def test_markdown_has_headings_quotations_lists_and_no_code_or_notes(tmp_path):
-    document = read(
-        tmp_path,
-        "a.md",
-        '---\ntitle: "The Pond"\nauthor: A. Writer\n---\n# The Pond\n\n## One\n\n'
-        "Some *soft* text[^1] and a [link](http://x.org).\n\n[^1]: The note.\n\n> Quoted.\n\n---\n\n"
-        "* a\n* b\n\n```\ncode\n```\n\n## Two\n\nEnd. ![picture](p.png)\n",
-    )
-    assert (document.title, document.author) == ("The Pond", "A. Writer")
-    assert [chapter.title for chapter in document.chapters] == ["The Pond", "One", "Two"]
-    assert texts(document) == ["The Pond", "One", "Some soft text and a link.", "Quoted.", "a", "b", "Two", "End."]
-    assert kinds(document)[3:7] == [QUOTATION, SCENE_BREAK, ITEM, ITEM]
 
 
 NAV = (
@@ -113,20 +83,6 @@ def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
     assert "tables" not in document.omitted, "they are read"
 
 
-def test_what_is_left_out_of_an_epub_is_counted_and_each_rule_can_be_turned_off(tmp_path):
-    book = write_book(tmp_path / "book.epub", DOCUMENTS)
-    document = read_document(book)
-    assert omitted_text(document.omitted) == "2 parts of front matter, 2 footnotes, 1 page number"
-    for rule, text in (
-        ("footnotes", "A note."),
-        ("front-matter", "A cover."),
-        ("page-numbers", "10² 12steps & on."),
-        ("front-matter", "turtle, 12"),
-    ):
-        assert text not in texts(document)
-        assert text in texts(read_document(book, (rule,)))
-
-
 @pytest.mark.parametrize(
     ("metadata", "about"),
     [
@@ -163,14 +119,6 @@ def test_what_follows_an_empty_title_is_no_title(tmp_path):
     facts = package(["a.xhtml"]).replace("<dc:title>The Turtle</dc:title>", "<dc:title/>a remark")
     book = write_book(tmp_path / "a.epub", {"a.xhtml": "<p>1.</p>"}, files={"OEBPS/book.opf": facts})
     assert read_document(book).title == "a"
-
-
-def test_sloppy_html_is_read(tmp_path):
-    document = read(tmp_path, "a.html", "<title>T</title><h1>H<p>One & two <b>bold<p>a < b</i><ul><li>x<li>y</ul>tail")
-    assert texts(document) == ["H", "One & two bold", "a < b", "x", "y", "tail"]
-    assert document.title == "T"
-    items = read(tmp_path, "b.html", "<ul><li><p>x</p><li>y</ul><p>z</p>").chapters[0].blocks
-    assert [(block.text, block.kind) for block in items] == [("x", ITEM), ("y", ITEM), ("z", PARAGRAPH)]
 
 
 def test_utf_16_with_its_mark_and_windows_line_ends_are_read(tmp_path):
