@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,48 @@ def notices() -> Iterator[list[str]]:
     """What the test logs for its user, line by line."""
     with noticed() as lines:
         yield lines
+
+
+@pytest.fixture
+def complain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """``complain(*arguments)``: the one line of a command that must fail with status 1 and write no file."""
+
+    from ane.cli import main
+
+    def run(*arguments: object) -> str:
+        before = files(tmp_path)
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line.startswith("ane: error:")]
+        assert code == 1
+        assert len(lines) == 1, err
+        assert err.splitlines()[-1] == lines[0]
+        assert "Traceback" not in err
+        assert out == ""
+        assert files(tmp_path) == before
+        return lines[0]
+
+    return run
+
+
+def files(directory: Path) -> set[Path]:
+    """All files except the cache's, which may change at any time."""
+    return {path for path in directory.rglob("*") if path.is_file() and "cache" not in path.parts}
+
+
+@pytest.fixture
+def succeed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """``succeed(*arguments)``: all that a command prints, which must succeed."""
+
+    from ane.cli import main
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(argument) for argument in arguments]) == 0
+        return "".join(capsys.readouterr())
+
+    return run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

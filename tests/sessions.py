@@ -30,7 +30,7 @@ and what must be true after a command:
     json: FILE PATH = X     The value at a path such as chapters.*.title, in a file or in standard output (-), is X.
                             Where several lines are printed, each is a value, and the path begins with its number or *.
     found: PATTERN = A, B   The files of these names match the pattern, and no others.
-    content: FILE = TEXT    The file holds exactly this. has: FILE TEXT and starts: FILE TEXT look for a part.
+    content: FILE = TEXT    The file holds exactly this. has:, lacks: and starts: FILE TEXT look for a part.
     same: FILE FILE         also differ: FILE FILE, and refers: LINK TARGET
     frames: FILE = FILE + N A sound has the samples of another and N more. FILE / SPEED + N divides the other's first.
     frames: FILE > 0        A sound has samples. rate: FILE = N is their number in a second.
@@ -238,6 +238,7 @@ CHECKS: dict[str, Callable[[Session, str], bool]] = {
     "found": matches,
     "content": in_file(bytes.__eq__),
     "has": in_file(bytes.__contains__),
+    "lacks": in_file(lambda content, text: text not in content),
     "starts": in_file(bytes.startswith),
     "same": lambda session, rest: len(contents(rest)) == 1,
     "differ": lambda session, rest: len(contents(rest)) > 1,

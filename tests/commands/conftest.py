@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from ane.voices import Voice, save_voice
 from tests.preloaded import write_client
 
 RATE = 22050
-Complain = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -31,59 +29,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def complain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Complain:
-    """``complain(*arguments)``: the one line of a command that must fail with status 1 and write no file."""
-
-    def run(*arguments: object) -> str:
-        before = files(tmp_path)
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        lines = [line for line in err.splitlines() if line.startswith("ane: error:")]
-        assert code == 1
-        assert len(lines) == 1, err
-        assert err.splitlines()[-1] == lines[0]
-        assert "Traceback" not in err
-        assert out == ""
-        assert files(tmp_path) == before
-        return lines[0]
-
-    return run
-
-
-def files(directory: Path) -> set[Path]:
-    """All files except the cache's, which may change at any time."""
-    return {path for path in directory.rglob("*") if path.is_file() and "cache" not in path.parts}
-
-
-@pytest.fixture
-def succeed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """``succeed(*arguments)``: all that a command prints, which must succeed."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == 0
-        return "".join(capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
 def speech() -> np.ndarray:
     """A second of a buzzing tone at 22050 Hz."""
     t = np.arange(RATE) / RATE
     return (0.3 * np.sin(2 * np.pi * 140 * t) * np.sin(2 * np.pi * 3 * t)).astype(np.float32)
-
-
-@pytest.fixture
-def say(complain: Complain) -> Complain:
-    """``say(...)``: what `ane say` complains of, on the small Tortoise unless the arguments name a model."""
-
-    def run(*arguments: object) -> str:
-        model = [] if "--bundle" in map(str, arguments) else ["--bundle", "demo"]
-        return complain("say", *model, "--preset", "fastest", "--seed", "1", "-o", "out.wav", *arguments)
-
-    return run
 
 
 @pytest.fixture

@@ -48,33 +48,6 @@ def test_a_list_is_a_table_or_lines_or_json(lists, monkeypatch, capsys, command,
     assert "│" in capsys.readouterr().out
 
 
-def test_the_list_of_chapters_has_its_titles_literally_and_numbers_in_json(lists, capsys):
-    assert main(["read", "--list", "book.md"]) == 0
-    out, err = capsys.readouterr()
-    first, second = out.splitlines()
-    assert first.split("\t")[:3] == ["1", "One", "13"]
-    assert second.split("\t")[1] == "[red]Two\\"
-    totals = "32 characters, about 2 s of audio; left out: 1 listing of code"
-    assert totals in err
-    assert main(["read", "--list", "book.md", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)[0] == {"number": 1, "title": "One", "characters": 13, "seconds": 13 / 15}
-    assert totals in err
-
-
 def test_a_cell_keeps_the_spaces_of_a_name(workplace, capsys):
     print_listing(Namespace(), ("name",), [("x  y\tz",)], [])
     assert capsys.readouterr().out == "x  y z\n"
-
-
-@pytest.mark.parametrize(
-    ("flags", "fault"),
-    [
-        ("-o book.wav", "--json has no effect without --list: leave it out"),
-        ("--status book.wav", "--json has no effect without --list: leave it out"),
-        ("--text", "--json has no effect with --text: leave it out"),
-        ("--list --cast-report", "--json has no effect with --cast-report: leave it out"),
-    ],
-)
-def test_json_without_a_list_is_refused(lists, complain, flags, fault):
-    assert fault in complain("read", "book.md", "--json", *flags.split())

@@ -31,12 +31,6 @@ WRITTEN = [
     (("-o", "out.flac", "--data-format", "I24"), "out.flac", "PCM_24", 24000),
     (("-o", "out.wav", "--data-format", "ulaw", "--channels", "1", "--stream"), "out.wav", "ULAW", 24000),
 ]
-# flags → the error message. All errors but the last three come before any work
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,16 @@
 """Test `ane read` as a user runs it."""
 
 import json
-import re
 import signal
-import zipfile
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from ane.books.reading import read_document
 from ane.cli import main
 from ane.commands.read_options import chunk_numbers
+from tests.books.book_files import write_book
 from tests.books.documents import write_listed
 
 FAST = ("--bundle=demo", "--preset=fastest", "--max-codes", "20")
@@ -20,36 +20,6 @@ TEXT = "# One\n\nHello there.\n\n# Two\n\nThe end.\n"
 @pytest.fixture(autouse=True)
 def book(workplace) -> None:
     (workplace / "book.md").write_text(TEXT, encoding="utf-8")
-
-
-def test_the_list_of_chapters_needs_no_output_and_says_what_is_left_out(workplace, succeed):
-    (workplace / "book.md").write_text(f"{TEXT}\n    code\n\n![x](x.png)\n" + "# [red]Three\n\n" + "Words. " * 500)
-    printed = succeed("read", "--list", "book.md")
-    for said in ("[red]Three", "4 min", "left out: 1 listing of code, 1 image"):
-        assert said in printed
-    assert not list(workplace.glob("*.job"))
-
-
-def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, succeed):
-    (workplace / "book.md").write_text(TEXT + "\n# Three\n\nHello there.\n" + "\nWords and more. " * 9)
-    speak = partial(succeed, "read", "book.md", "-o", "book.epub", *FAST, "--retries", "0")
-    assert re.search(
-        r"3 of 3 chunks spoken now.*; this is a preview of chapters 2,3 of 3: the same command without "
-        "--chapters and --preview writes the whole book",
-        speak("--chapters", "3,2", "--preview", "1"),
-    )
-    with zipfile.ZipFile("book.epub") as book:
-        assert [name for name in book.namelist() if name.endswith("xhtml")] == [
-            "EPUB/chapter-001.xhtml",
-            "EPUB/chapter-002.xhtml",
-            "EPUB/nav.xhtml",
-        ]
-        assert "Two" in book.read("EPUB/nav.xhtml").decode()
-    printed = speak()
-    assert "not in this text" not in printed
-    assert re.search(r"\((\d+) of (\d+) chunks spoken now", printed).groups() == ("5", "8")
-    speak("--preview", "1")
-    assert "0 of 8 chunks spoken now" in speak().splitlines()[-1]
 
 
 def test_a_missing_file_of_a_book_is_named_with_its_chapter(workplace, capsys):
@@ -66,12 +36,6 @@ def test_a_missing_file_of_a_book_is_named_with_its_chapter(workplace, capsys):
         assert f"warning: {said}" in " ".join(capsys.readouterr().err.split())
     assert main(["read", "a.epub", "--list"]) == 0
     assert "file that cannot be read: OEBPS/b.xhtml ('The Letter'): it lacks" in capsys.readouterr().err
-
-
-def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
-    monkeypatch.setattr("ane.bundles.bundle.Bundle.uses_seed", False)
-    assert main(["read", "book.md", "-o", "book.wav", "--redo", "1"]) == 1
-    assert "--redo has no effect on heart" in capsys.readouterr().err
 
 
 def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workplace):
@@ -112,3 +76,28 @@ def test_flags_give_a_text_the_tags_that_an_epub_has(succeed):
         tags = {name.lower().removeprefix("id3v2_priv."): value for name, value in file.metadata.items()}
     assert tags["date"] == "1900", "a flag precedes the book"
     assert {name: tags[name] for name in ("publisher", "grouping")} == {"publisher": "Press", "grouping": "Ponds #2"}
+
+
+def test_a_job_that_began_with_the_title_page_keeps_the_numbers_of_its_chapters(workplace, succeed):
+    files = {
+        "title.xhtml": "<p>The Turtle</p><p>A. Writer</p>",
+        "one.xhtml": "<h1>One</h1><p>It rained.</p>",
+        "two.xhtml": "<h1>Two</h1><p>It snowed.</p>",
+    }
+    read = partial(succeed, "read", write_book(workplace / "book.epub", files))
+    read("--chapters", "2", "-o", "old.wav", "--keep", "title-page")  # as earlier versions read the book
+    former = Path("old.wav").read_bytes()
+    printed = read("--chapters", "2", "-o", "old.wav")
+    for said in (
+        "(0 of 2 chunks spoken now",
+        "this is chapter 2 of 3",
+        "the job began with the title page as a chapter, so it keeps the page",
+    ):
+        assert said in printed
+    assert Path("old.wav").read_bytes() == former
+    for output, titles in (((), ["One", "Two"]), (("-o", "old.wav"), ["The Turtle", "One", "Two"])):
+        listed, *_ = read("--list", *output, "--json").splitlines()
+        assert [chapter["title"] for chapter in json.loads(listed)] == titles
+    assert read("--chapters", "2", "--text", "-o", "old.wav").startswith("One\n\nIt rained.\n")
+    assert "this is chapter 2 of 2" in read("--chapters", "2", "-o", "new.wav")
+    assert Path("new.wav").read_bytes() != former

@@ -1,6 +1,5 @@
 """Test how `ane say` reads a text: markup, the lexicon, the speed, and the explanation of readings."""
 
-import io
 import json
 import os
 import re
@@ -19,13 +18,14 @@ from tests.audio.recording_device import RecordingDevice
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
-def test_a_named_pipe_is_read_with_a_word_while_nobody_writes_to_it(capsys, workplace):
+def test_a_named_pipe_is_read_with_a_word_while_nobody_writes_to_it(capsys, succeed, workplace):
     """``<(…)`` of a shell is a pipe as well, whose writer is there."""
     os.mkfifo("pipe")
     writing = threading.Timer(2.0, lambda: Path("pipe").write_text("It rained."))
     writing.start()
-    assert main(["say", "-f", "pipe", "-o", "pipe.wav", *SHORT]) == 0
-    assert "waiting for text from the pipe pipe" in " ".join(capsys.readouterr().err.split())
+    assert "waiting for text from the pipe pipe" in " ".join(
+        succeed("say", "-f", "pipe", "-o", "pipe.wav", *SHORT).split()
+    )
     writing.join()
     reading, writer = os.pipe()
     os.write(writer, b"It rained.")
@@ -41,12 +41,11 @@ def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_each_line_of_the_lexicon_on_the_page_applies_to_its_example(capsys):
+def test_each_line_of_the_lexicon_on_the_page_applies_to_its_example(succeed):
     page = (Path(__file__).parents[2] / "docs" / "writing.md").read_text(encoding="utf-8")
     lines, text = re.search(r"printf '(.*)' > words\.tsv\n.*? \"(.*?)\"", page).groups()
     Path("words.tsv").write_text(lines.encode().decode("unicode_escape"), encoding="utf-8")
-    assert main(["say", "--bundle=demo", "--lexicon=words.tsv", "--explain", text]) == 0
-    printed = capsys.readouterr().out
+    printed = succeed("say", "--bundle=demo", "--lexicon=words.tsv", "--explain", text)
     for number, line in enumerate(Path("words.tsv").read_text(encoding="utf-8").splitlines(), 1):
         assert f"words.tsv, line {number} " in printed, line
 
@@ -60,22 +59,6 @@ def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workp
     assert first["speed"] == second["speed"] == 1.5
     [plain] = explained(capsys, "three gig")["chunks"]
     assert first["tokens"] == plain["tokens"]
-
-
-def test_the_default_voice_explains_too_with_its_capitals(capsys):
-    assert main(["say", "--explain", "--json", "Dr. Smith paid $5 to the FBI."]) == 0
-    [chunk] = json.loads(capsys.readouterr().out)["chunks"]
-    assert chunk["normalised"] == "doctor Smith paid five dollars to the FBI."
-    assert {step["spoken"].lower() for step in chunk["steps"]} >= {"doctor", "five dollars"}
-    assert len(chunk["tokens"]) > 20
-
-
-@pytest.mark.parametrize(("content", "kind"), [(b"%PDF-1.7\n%\xe2", "a PDF"), (b"PK\x03\x04\x14", "a Word document")])
-def test_a_document_is_for_the_command_that_reads_documents(content, kind, workplace, capsys):
-    (workplace / "book").write_bytes(content)
-    assert main(["say", "-f", "book", "-o", "out.wav"]) == 1
-    assert kind in (error := capsys.readouterr().err)
-    assert "use `ane read book -o OUT.m4b`" in error
 
 
 @pytest.mark.timeout(60)
@@ -103,20 +86,3 @@ def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
     assert spoken[0] == "The café was over there,"
     assert len(json.loads(capsys.readouterr().out)["chunks"]) == len(spoken)
     assert soundfile.info("x.wav").frames > 0
-
-
-@pytest.mark.parametrize(
-    ("content", "flags", "why"),
-    [
-        (b"", (), "there is nothing to say"),
-        (b"caf\xe9 is the word, and so on", (), "standard input is not text in UTF-8"),
-        (b"hello", ("--lines", "-o", "x.wav"), "--follow and --lines cannot be combined"),
-        (b"hello", ("hello",), "--follow reads standard input"),
-        (b"hello", ("--ssml",), "--follow and --ssml cannot be combined"),
-    ],
-)
-def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, flags, why):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert main(["say", "--follow", "-o", "x.wav", *flags]) == 1
-    assert why in capsys.readouterr().err
-    assert not Path("x.wav").exists()

@@ -22,6 +22,7 @@ json: a.json names.* = ["A"]
 found: *.json =
 content: a.json = {}
 has: a.json C
+lacks: a.json A
 starts: a.json "
 same: a.json b.json
 differ: a.json a.json

@@ -10,7 +10,6 @@ import pytest
 
 from ane.cli import main
 from ane.commands import packages
-from tests import tables
 from tests.backends.mil.programs import WEIGHT, X, convert, mb, saved
 from tests.sessions import table_rows
 from tests.small_bundle import spoil
@@ -69,11 +68,6 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"
 
 
-@pytest.mark.parametrize(("arguments", "message"), tables.rows(__file__, "refusals_of_models.tsv", "packages"))
-def test_an_error_is_one_line(complain, small, arguments, message):
-    assert message in complain("verify", "--bundle", small, *arguments.split())
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
 @pytest.mark.parametrize("named", [True, False])
 def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(complain, small, monkeypatch, named):
@@ -124,8 +118,3 @@ def test_calls_in_turn_share_one_state(verify, tmp_path):
     assert verify("--inputs", *calls, "--output", tmp_path / "y.npz", path=counting)[0] == 0
     with np.load(tmp_path / "y.npz") as written:
         assert {name: float(array[0, 0]) for name, array in written.items()} == {"y": 3, "total": 3}
-
-
-@pytest.mark.parametrize(("arguments", "message"), tables.rows(__file__, "refusals_of_models.tsv", "a package"))
-def test_bad_requests_are_refused_in_one_line(complain, package, inputs, arguments, message):
-    assert message in complain("verify", "--package", package, *arguments.split())

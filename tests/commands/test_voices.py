@@ -1,7 +1,5 @@
 """Test `ane voices` as a user runs it, on tiny checkpoints from the golden set."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -26,14 +24,6 @@ def stored(name: str) -> Voice:
     return load_voice(paths.voices_dir() / f"{name}.safetensors")
 
 
-def test_an_added_voice_is_listed(ane, clips):
-    ane("add", *clips, "-o", "pat")
-    assert json.loads(ane("list", "--json"))[1]["files"] == [str(paths.voices_dir() / "pat.safetensors")]
-    voice = stored("pat")
-    assert (voice.source, voice.from_clips) == ("0.wav, 1.wav", True)
-    assert (voice.ar.shape, voice.diffusion.shape) == ((1, 32), (1, 80))
-
-
 def test_latents_of_another_model_are_not_added_nor_pooled_with_clips(refused, clips, tmp_path):
     save_voice(tmp_path / "pat.pth", Voice(np.ones((1, 1024), np.float32), np.ones((1, 2048), np.float32), "pat"))
     assert "1024 and 2048" in refused("add", tmp_path / "pat.pth", "-o", "pat")
@@ -41,13 +31,9 @@ def test_latents_of_another_model_are_not_added_nor_pooled_with_clips(refused, c
     assert "ane voices mix" in refused("add", clips[0], tmp_path / "pat.pth", "-o", "pat")
 
 
-@pytest.mark.parametrize("name", ["random", "a/b", "", "..", "builtin", "~pat", "pat\n", "?", "pat.MP3", "./pat"])
-def test_names_that_could_not_be_found_again_are_refused(refused, clips, name):
-    assert "choose" in refused("add", clips[0], "-o", name)
-
-
 def test_a_mix_is_stored_under_its_name(ane, clips):
-    ane("add", clips[0], "-o", "pat")
+    ane("add", *clips, "-o", "pat")
+    assert (stored("pat").source, stored("pat").from_clips) == ("0.wav, 1.wav", True)
     ane("mix", "pat:1&builtin:3", "-o", "both")
     mixed = stored("both")
     expected = mix_voices([stored("pat"), latents(1.0)], [1, 3])

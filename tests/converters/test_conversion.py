@@ -1,7 +1,6 @@
 """Test `ane convert`: packages speak as the networks do, appear all at once, and resume after an interruption."""
 
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -38,7 +37,6 @@ from converters.proof.parity import MATHS, ROUNDING
 from tests import small_bundle
 from tests.conversions import converted
 from tests.refusals import assert_refused
-from tests.tables import rows
 
 SENTENCE = "The turtle was first, after all."
 # dB that the embedded voice reaches in fp16 with rounding. A trained HiFi-GAN loses more than the other networks
@@ -207,22 +205,8 @@ def test_the_bundle_is_complete_and_a_package_states_its_source(fp16_bundle):
 
 def test_a_killed_conversion_resumes(source, tmp_path):
     out = tmp_path / "out"
-    arguments = [
-        "convert",
-        str(source.path),
-        "--to",
-        "coreml",
-        "-o",
-        str(out),
-        "--networks",
-        "conditioning_encoder,rlg_auto,autoregressive",
-        "--lanes",
-        "2",
-        "--buckets",
-        "prefill=32",
-        "--cache",
-        "io",
-    ]
+    flags = "--networks conditioning_encoder,rlg_auto,autoregressive --lanes 2 --buckets prefill=32 --cache io"
+    arguments = ["convert", str(source.path), "--to", "coreml", "-o", str(out), *flags.split()]
     process = subprocess.Popen(
         [sys.executable, "-m", "ane.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -340,14 +324,6 @@ def test_one_process_at_a_time_converts_to_a_destination(source, tmp_path):
     assert convert(source, tmp_path / "out", [SMALL], ["rlg_auto"]).packages
 
 
-def test_a_bundle_is_written_to_the_current_folder(source, tmp_path, monkeypatch, capsys):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert main(["convert", str(source.path), "--to", "coreml", "-o", ".", "--networks", "rlg_auto"]) == 0
-    assert "Wrote" in capsys.readouterr().out
-    assert Bundle(tmp_path / "here").packages
-
-
 def test_a_package_below_its_threshold_is_not_published(source, tmp_path, monkeypatch):
     monkeypatch.setitem(THRESHOLDS, "fp16", (99.0, 99.0))
     assert_refused(
@@ -377,61 +353,3 @@ def test_a_function_is_deleted_when_it_is_merged(source, tmp_path, monkeypatch, 
     write_package(source, network, replace(SMALL, precision=precision), tmp_path, count)
     count("")
     assert on_disk == [[], [], []]
-
-
-def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path, capsys):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-    try:
-        status = main(
-            [
-                "convert",
-                str(source.path),
-                "--to",
-                "coreml",
-                "-o",
-                str(tmp_path / "out"),
-                "--networks",
-                "autoregressive",
-                "--lanes",
-                "2",
-            ]
-        )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert status == 1
-    assert "is the disk full?" in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
-    assert not list((tmp_path / "out.converting").rglob("*.mlpackage"))
-
-
-@pytest.mark.parametrize("target", ["coreml", "onnx", "gguf", "ggml"])
-def test_a_question_mark_lists_the_networks_that_the_bundle_has(tmp_path, capsys, target):
-    command = ["convert", "demo", "--to", target, "-o", str(tmp_path / "out.gguf"), "--networks"]
-    assert main([*command, "?"]) == 0
-    listed = capsys.readouterr().out.split()
-    assert "autoregressive" in listed
-    assert {*listed} <= {*open_model("demo").networks}
-    assert main([*command, listed[0] + "s"]) == 1
-    assert capsys.readouterr().err.split("choose from")[1].replace(",", "").split() == listed
-
-
-@pytest.mark.parametrize("kind", ["?", "?=1"])
-def test_a_question_mark_lists_the_kinds_of_functions_that_the_bundle_has(tmp_path, capsys, kind):
-    assert main(["convert", "demo", "--to", "coreml", "-o", str(tmp_path / "out"), "--buckets", kind]) == 0
-    listed = capsys.readouterr().out.split()
-    assert "prefill" in listed
-    assert "bigvgan" not in listed
-
-
-@pytest.mark.parametrize(("arguments", "line"), rows(__file__, "refusals.tsv", "Tortoise"))
-def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):
-    try:
-        status = main(["convert", str(random_bundle), "--to", "coreml", "-o", f"{tmp_path}/out", *arguments.split()])
-    except SystemExit as ended:  # argparse raises it for its own errors
-        status = ended.code
-    assert status in (1, 2)
-    error = capsys.readouterr().err
-    assert line in " ".join(error.split())
-    assert status == 2 or error.count("\n") == 1
-    assert not list(tmp_path.glob("out*"))

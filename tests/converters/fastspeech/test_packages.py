@@ -27,7 +27,6 @@ from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL
 from tests.refusals import assert_refused
 from tests.small_bundle import spoil_onnx
-from tests.tables import rows
 
 TEXT = "Hello there. How are you?"
 LONG = "This sentence is one of several, and each of them is too long for a bucket of the package, so it is split. "
@@ -257,13 +256,6 @@ def test_a_changed_weight_of_an_onnx_graph_is_the_first_that_drifts(packaged, tm
     out, err = capsys.readouterr()
     assert f"fastspeech-fp32, {graph}: {name} drifts first;" in " ".join(out.split())
     assert f"drifting since {name}" in " ".join(err.split())
-
-
-@pytest.mark.parametrize(("flags", "fault"), rows(Path(__file__).parent, "refusals.tsv", "FastSpeech"))
-def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, capsys, flags, fault):
-    assert main(["convert", str(imported.path), *flags.split(), "-o", str(tmp_path / "out")]) == 1
-    assert fault in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_default_buckets_cover_the_model(imported):

@@ -97,28 +97,12 @@ def test_a_fingerprint_changes_when_two_values_change_places() -> None:
     assert np.isclose(fingerprint(np.array([2.0]))["product"], 2 * (weight / 2**32 - 0.5))
 
 
-@pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """``complaint(*arguments)``: the one line that the command prints when it refuses, having written nothing."""
-
-    def run(*arguments: object) -> str:
-        before = files(tmp_path)
-        assert main(["export-swift", *map(str, arguments)]) == 1
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.count("\n") == 1
-        assert files(tmp_path) == before
-        return err
-
-    return run
+def test_a_bundle_without_packages_is_refused_with_the_command_that_makes_them(complain, tmp_path: Path) -> None:
+    assert "ane convert" in complain("export-swift", "--bundle", "demo", "-o", tmp_path / "voice")
+    assert "heart model" in complain("export-swift", "--bundle", "heart", "-o", tmp_path / "voice")
 
 
-def test_a_bundle_without_packages_is_refused_with_the_command_that_makes_them(complaint, tmp_path: Path) -> None:
-    assert "ane convert" in complaint("--bundle", "demo", "-o", tmp_path / "voice")
-    assert "heart model" in complaint("--bundle", "heart", "-o", tmp_path / "voice")
-
-
-def test_a_bundle_without_steps_of_the_cache_io_is_refused(complaint, small: Path, tmp_path: Path) -> None:
+def test_a_bundle_without_steps_of_the_cache_io_is_refused(complain, small: Path, tmp_path: Path) -> None:
     bundle = shutil.copytree(small, tmp_path / "bundle")
 
     def without_steps(content: dict) -> None:
@@ -128,26 +112,26 @@ def test_a_bundle_without_steps_of_the_cache_io_is_refused(complaint, small: Pat
             }
 
     edit_json(bundle / "bundle.json", without_steps)
-    assert "--cache io" in complaint("--bundle", bundle, "-o", tmp_path / "voice")
+    assert "--cache io" in complain("export-swift", "--bundle", bundle, "-o", tmp_path / "voice")
 
 
 def test_only_an_exported_package_is_replaced_and_only_by_force(
-    complaint, small: Path, exported: Path, tmp_path: Path
+    complain, small: Path, exported: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "voice"
     shutil.copytree(exported, target)
-    assert "add --force" in complaint("--bundle", small, "-o", target)
+    assert "add --force" in complain("export-swift", "--bundle", small, "-o", target)
     (target / "of-an-earlier-version").touch()
     assert main(["export-swift", "-q", "--bundle", str(small), "-o", str(target), "--force"]) == 0
     assert files(target) == files(exported)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
-    assert "is not replaced" in complaint("--bundle", small, "-o", tmp_path / "other", "--force")
-    assert "is a file" in complaint("--bundle", small, "-o", tmp_path / "other" / "notes.txt")
+    assert "is not replaced" in complain("export-swift", "--bundle", small, "-o", tmp_path / "other", "--force")
+    assert "is a file" in complain("export-swift", "--bundle", small, "-o", tmp_path / "other" / "notes.txt")
 
 
-def test_an_unknown_voice_is_refused(complaint, small: Path, tmp_path: Path) -> None:
-    assert "nobody" in complaint("--bundle", small, "-v", "nobody", "-o", tmp_path / "voice")
+def test_an_unknown_voice_is_refused(complain, small: Path, tmp_path: Path) -> None:
+    assert "nobody" in complain("export-swift", "--bundle", small, "-v", "nobody", "-o", tmp_path / "voice")
 
 
 def test_tokenizers_of_other_kinds_are_refused() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-import soundfile
 
 import ane
 from ane.backends import load_backend
@@ -181,29 +180,6 @@ def test_every_published_layout_becomes_the_same_bundle(folder: Path, tmp_path: 
         assert not speech.words[0].estimated
     source = json.loads((tmp_path / "home" / "bundles" / "fourth" / "bundle.json").read_text())["source"]["files"]
     assert sorted(source) == ["onnx/model.onnx", "tokenizer.json", "voices/af_bella.bin", "voices/af_heart.bin"]
-
-
-def test_a_bundle_is_spoken_with_and_lists_its_voices(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["import", str(folder), "-o", "kokoro"]) == 0
-    wav = str(tmp_path / "x.wav")
-    assert main(["say", "--bundle", "kokoro", "-v", "af_bella", "--speed", "0.8", TEXT, "-o", wav]) == 0
-    assert soundfile.info(wav).samplerate == 24000
-    capsys.readouterr()
-    assert main(["say", "-v", "?", "--bundle", "kokoro"]) == 0
-    assert capsys.readouterr().out == "af_bella\naf_heart\n"
-    for flags, message in (
-        (("--speed", "3"), "--speed must be from 0.5 to 2"),
-        (("-v", "Luna"), "no voice is named"),
-        (("--seed", "1"), "--seed has no effect on Kokoro models"),
-        (("--published",), "--published has no effect on Kokoro models"),
-    ):
-        assert main(["say", "--bundle", "kokoro", "Hello.", "-o", wav, *flags]) == 1
-        assert message in capsys.readouterr().err
-    book = tmp_path / "book.txt"
-    book.write_text("One line.\n\nAnother line.\n")
-    assert main(["read", str(book), "-o", str(tmp_path / "book.wav"), "--bundle", "kokoro", "-v", "af_bella"]) == 0
 
 
 @pytest.mark.parametrize(
