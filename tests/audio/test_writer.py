@@ -49,20 +49,6 @@ def test_an_unknown_suffix_is_refused_with_a_list_of_the_known_ones(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["speech.wma", "speech", "folder.wav", "file/speech.wav"])
-def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, name):
-    (tmp_path / "folder.wav").mkdir()
-    (tmp_path / "file").touch()
-    assert_refused(f"^cannot write {tmp_path / name}: ", lambda: check_output(tmp_path / name))
-
-
-def test_an_output_in_a_folder_that_is_not_there_is_refused_and_no_folder_made(tmp_path):
-    for refuse in (check_output, lambda path: write(path, tone(), RATE)):
-        with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}: make it first"):
-            refuse(tmp_path / "new" / "speech.wav")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
     (tmp_path / "full.wav").symlink_to("/dev/full")
     assert_refused(
@@ -204,16 +190,3 @@ def test_a_tilde_is_the_users_home(tmp_path, monkeypatch, write_to):
     write_to("~/x.wav")
     assert list((tmp_path / "here").iterdir()) == []
     assert (tmp_path / "home" / "x.wav").exists() == (write_to is not check_output)
-
-
-def test_a_closed_standard_output_is_refused_beforehand():
-    code = (
-        "from ane.audio import check_output; from ane.system.streams import open_closed_streams\n"
-        "import sys; open_closed_streams()\n"
-        "try: check_output('-')\n"
-        "except Exception as error: sys.stderr.write(str(error))\n"
-    )
-    result = subprocess.run(
-        f'"{sys.executable}" -c "{code}" >&-', shell=True, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert result.stderr == "standard output is closed: name a file"

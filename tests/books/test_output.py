@@ -347,38 +347,10 @@ def test_a_disk_that_is_full_before_the_output_is_begun_is_named(job, tmp_path, 
         write(job, tmp_path / "book.wav")
 
 
-def test_what_a_linked_output_refers_to_is_replaced(job, tmp_path):
-    (tmp_path / "there").mkdir()
-    for name in ("book.wav", "book.srt"):
-        (tmp_path / name).symlink_to(tmp_path / "there" / name)
-    write(job, tmp_path / "book.wav", srt=True)
-    assert {path.name for path in (tmp_path / "there").iterdir() if path.stat().st_size} == {"book.wav", "book.srt"}
-    assert all((tmp_path / name).is_symlink() for name in ("book.wav", "book.srt"))
-
-
-@pytest.mark.parametrize("name", ["book.wav", "book.flac", "book.m4b", "book.epub"])
-def test_the_name_of_a_link_decides_the_format_whatever_it_refers_to(job, tmp_path, name):
-    """As ``ane say`` does: the book is spoken by then, and the user named the format."""
-    write(job, tmp_path / f"plain{Path(name).suffix}")
-    (tmp_path / name).symlink_to("nosuch.bin")
-    written = write(job, tmp_path / name)
-    assert (tmp_path / name).is_symlink()
-    assert not (tmp_path / "nosuch.bin").is_symlink()
-    assert (tmp_path / name).read_bytes()[:4] == (tmp_path / f"plain{Path(name).suffix}").read_bytes()[:4]
-    assert write(job, tmp_path / name).files == written.files  # the job may replace its own content
-
-
 def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):
     options = OutputOptions(tmp_path / f"{'b' * 150}.wav", per_chapter=True)
     with closing(JobStore(job)) as store, pytest.raises(UserError, match="File name too long"):
         check_replaced(store, options, ["t" * 120], [1], False)
-
-
-def test_a_folder_in_place_of_the_file_is_reported_in_one_line(job, tmp_path):
-    (tmp_path / "book.srt").mkdir()
-    with pytest.raises(UserError, match=r"cannot write .*book\.srt"):
-        write(job, tmp_path / "book.wav", srt=True)
-    assert sorted(path.name for path in job.iterdir()) == ["job.sqlite"]
 
 
 def test_words_are_listed_and_underlined_where_they_are_heard(tmp_path):
@@ -398,17 +370,6 @@ def test_words_are_listed_and_underlined_where_they_are_heard(tmp_path):
     assert all(before[1] <= after[0] for before, after in pairwise(times))
     assert "<u>Chapter</u> 1" in (tmp_path / "book.vtt").read_text()
     assert len(written.files) == 4
-
-
-def test_what_only_looks_like_a_pause_is_in_no_subtitle(tmp_path):
-    run_job(tmp_path / "job", Document([BookChapter("A", [TextBlock(PARAGRAPH, "One [pause] two.")])]))
-    write(tmp_path / "job", tmp_path / "book.flac", srt=True, times=True, word_times=True)
-    assert "pause" not in (tmp_path / "book.srt").read_text()
-    [chapter] = json.loads((tmp_path / "book.json").read_text())["chapters"]
-    assert [(word["word"], word["estimated"]) for word in chapter["chunks"][0]["words"]] == [
-        ("One", True),
-        ("two.", True),
-    ], "it was spoken without times"
 
 
 class TimedStandIn(StandInSpeaker):

@@ -140,15 +140,6 @@ def test_the_subtitles_of_one_text_are_not_replaced_by_those_of_another(tmp_path
     assert not (tmp_path / "x.wav").exists()
 
 
-def test_force_replaces_files_of_any_origin_at_the_moment_of_the_rename_too(tmp_path):
-    run_job(tmp_path / "job", book(4))
-    path = tmp_path / "book.wav"
-    path.write_text("the user's")
-    with closing(JobStore(tmp_path / "job")) as store:
-        write_book_files(store, OutputOptions(path), force=True)
-    assert path.stat().st_size > 1000
-
-
 def test_a_job_of_an_earlier_version_knows_its_files_by_the_hashes_that_it_kept(tmp_path):
     """They were a fact of names and SHA-256."""
     run_job(tmp_path / "job", book(4))

@@ -244,12 +244,6 @@ def test_a_job_whose_files_another_process_writes_with_other_options_is_left_to_
     assert second.progress()[0] == 1
 
 
-def test_a_job_in_place_of_which_is_a_file_is_refused_in_one_line(tmp_path):
-    (tmp_path / "book.wav.job").touch()
-    with pytest.raises(UserError, match=r"job in .*\.job: it is not a folder: move it, or choose another output"):
-        JobStore(tmp_path / "book.wav.job")
-
-
 def test_a_chunk_without_a_letter_for_the_voice_is_silence_with_a_note(tmp_path):
     class ChineseSpeaker(StandInSpeaker):
         def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:

@@ -276,12 +276,6 @@ def test_constructor_arguments_other_than_upstreams_are_refused(directory, confi
     assert line.startswith("sizes.json: ") or "has shape" in line
 
 
-def test_a_config_can_mark_the_weights_as_random(directory):
-    assert import_tortoise(directory).trained
-    edit_json(directory / "config.json", lambda config: config.update(trained=False))
-    assert not import_tortoise(directory).trained
-
-
 def rewritten(source: Path, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> None:
     """Write a ZIP archive again."""
     with zipfile.ZipFile(source) as archive:

@@ -212,16 +212,6 @@ def test_the_record_of_an_onnx_package_states_no_scale_and_its_inputs_are_not_sc
     np.testing.assert_array_equal(pack_columns(columns, 2, read.scale, np.float32)[0, :, 0], columns.T)
 
 
-def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):
-    assert_refused("overwrite=True", write_bundle, checkpoints, path)
-    assert write_bundle(checkpoints, path, precision="fp16", overwrite=True).precision == "fp16"
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "letter.txt").write_text("x")
-    assert_refused("is not a bundle", lambda: write_bundle(checkpoints, tmp_path / "letters", overwrite=True))
-    assert_refused("is a file", lambda: write_bundle(checkpoints, tmp_path / "letters" / "letter.txt", overwrite=True))
-    assert (tmp_path / "letters" / "letter.txt").read_text() == "x"
-
-
 def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
     model = import_tortoise(directory)
@@ -248,12 +238,6 @@ def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, 
     assert find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
     assert find_bundle("heart").parts[-3:] == ("ane", "demo", "heart")
-
-
-def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
-    shutil.copytree(path, home / "bundles" / "official")
-    assert_refused(r"no bundle is named 'oficial'.*do you mean official", open_model, "oficial")
-    assert_refused("known bundles: demo, heart, official", open_model, "xyz")
 
 
 def test_an_int8_tensor_is_multiplied_by_its_scale_and_a_scale_alone_is_a_tensor():

@@ -10,7 +10,7 @@ import threading
 import time
 import wave
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -228,17 +228,26 @@ def delete_voice(server: ServerProcess, name: str) -> HttpAnswer:
     return server.ask(f"/v1/audio/voices/{name}", method="DELETE")
 
 
-def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
+@pytest.mark.parametrize("fails", [False, True])
+def test_consent_is_stored_before_its_voice_and_deleted_if_the_voice_cannot_be_stored(
+    tmp_path, monkeypatch, caplog, fails
+):
     def save(destination: Path, voice: Any) -> None:
         assert CONSENT in destination.with_suffix(".consent.txt").read_text()
         assert destination.with_suffix(".consent.txt").stat().st_mode & 0o777 == 0o600
+        if fails:
+            raise UserError("the disk is full")
         destination.write_text("voice")
 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     monkeypatch.setattr(uploads, "save_voice", save)
     job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
-    uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
-    assert next(tmp_path.rglob("ann.safetensors")).read_text() == "voice"
+    said = r"^the server cannot store the voice 'ann': its log says why$"
+    with pytest.raises(FaultError, match=said) if fails else nullcontext():
+        uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
+    stored = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert stored == (set() if fails else {"ann.safetensors", "ann.consent.txt"})
+    assert ("the disk is full" in caplog.text) == fails
 
 
 def test_a_new_voice_is_listed_although_its_client_has_left(tmp_path, monkeypatch):
@@ -249,19 +258,6 @@ def test_a_new_voice_is_listed_although_its_client_has_left(tmp_path, monkeypatc
     uploads.voice_work(service, "demo", "ann", noise(1), 16000, CONSENT)(job)
     assert "ann" in service.catalogue.voices("demo")
     service.engine.stop()
-
-
-def test_no_consent_stays_of_a_voice_that_cannot_be_stored(tmp_path, monkeypatch, caplog):
-    def save(destination: Path, voice: Any) -> None:
-        raise UserError("the disk is full")
-
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    monkeypatch.setattr(uploads, "save_voice", save)
-    job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
-    with pytest.raises(FaultError, match=r"^the server cannot store the voice 'ann': its log says why$"):
-        uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
-    assert "the disk is full" in caplog.text
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_server_answers_while_it_loads_a_model_and_deletes_a_voice(tmp_path, monkeypatch):

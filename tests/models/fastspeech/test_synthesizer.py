@@ -187,6 +187,7 @@ def test_braces_stay_together():
     [
         ("", (150, 250), "nothing to say"),
         ("   ", None, "nothing to say"),
+        ("{XX}", None, "nothing to say"),
         ("!?", None, "nothing to say"),
         ("a" * 50, (150, 250), "insert spaces"),
         ("word " * 20, None, "allow it to be split"),
@@ -262,11 +263,6 @@ def test_a_chunk_with_too_many_frames_is_split_in_order(synthesizer):
     assert [" ".join(chunks) for chunks in spoken] == texts
 
 
-@pytest.mark.parametrize("speed", [0.0, 5.0, float("nan")])
-def test_a_speed_out_of_range_is_refused(synthesizer, speed):
-    assert_refused(r"^speed must be from 0\.25 to 4, got", synthesizer.speak, TEXT, speed=speed)
-
-
 def test_what_cannot_be_split_is_refused(synthesizer):
     assert_refused(
         r"takes \d+ mel frames at speed 0.25, and one pass takes at most 200: raise",
@@ -311,11 +307,6 @@ def test_a_stream_joins_to_the_same_sound(synthesizer):
     assert (stream.facts, stream.seconds) == (whole.facts, whole.seconds)
     assert set(stream.seconds_by_phase) == {"text", "mel", "vocode"}
     stream.close()
-
-
-@pytest.mark.parametrize("text", ["", "  ", "...", "{XX}"])
-def test_nothing_to_say(synthesizer, text):
-    assert_refused("nothing to say", synthesizer.speak, text)
 
 
 def test_pauses_and_ssml_change_single_chunks(synthesizer):

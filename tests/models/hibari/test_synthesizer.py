@@ -76,12 +76,6 @@ def test_a_stream_has_the_sound_of_whole_speech_and_begins_with_a_short_piece(vo
     assert snr_db(whole.audio, np.concatenate(pieces)) > 60
 
 
-def test_its_voice_may_be_named_and_no_other(voice):
-    named, default = (voice.speak("Hello.", name) for name in ("heart", None))
-    np.testing.assert_array_equal(named.audio, default.audio)
-    assert_refused("voice has no effect on heart models", voice.speak, "Hello.", "michael")
-
-
 def test_the_same_seed_gives_the_same_sound_alone_and_among_others(voice):
     alone = voice.speak(TEXT, seed=1)
     _, among, _ = voice.speak_all(["Hello there.", TEXT, "No."], seed=1)
