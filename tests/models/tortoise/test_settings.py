@@ -20,6 +20,8 @@ from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling, top_p, typical
 from ane.models.tortoise.settings import MAX_CANDIDATES, PRESETS, TortoiseSettings
+from ane.speech.settings import as_option
+from ane.system.errors import NoEffectError
 from tests.models.tortoise.sample_settings import CHUNKED, HIFIGAN
 from tests.refusals import assert_refused
 
@@ -59,6 +61,14 @@ def test_our_presets_take_less_work_than_the_upstream_presets_they_replace(ours,
     assert bool(few.diffusion.guidance) == bool(many.diffusion.guidance)
     assert few.candidates < many.candidates
     assert few.diffusion.steps <= many.diffusion.steps / 3
+
+
+def test_an_error_without_effect_in_nested_settings_names_the_option_and_keeps_its_type():
+    error = NoEffectError("temperature", "without steps", "leave it out", ("steps",))
+    named = as_option(error, TortoiseSettings.options(), "diffusion")
+    assert isinstance(named, NoEffectError)
+    assert (named.parameter, named.reason, named.partners) == ("noise", "without steps", ("steps",))
+    assert str(named) == "noise has no effect without steps: leave it out"
 
 
 @pytest.mark.parametrize("unknown", [{"loudness": 3}, {"sampling": {"warmth": 1}}, {"sampling": 5}])
