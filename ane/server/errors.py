@@ -104,8 +104,14 @@ def no_such_voice(name: str) -> RefusedError:
     return RefusedError(f"there is no voice {name!r}", 404, "voice", "voice_not_found")
 
 
+def fault_of(error: BaseException) -> BaseException:
+    """Return the fault of the server that caused an error about a line of the text. Return other errors unchanged."""
+    return error.__cause__ if isinstance(error.__cause__, FaultError) else error
+
+
 def outcome_of(error: BaseException) -> str:
     """Return the word that stands for an error in the log and in the metrics."""
+    error = fault_of(error)
     for kind, outcome in (
         (StoppingError, "stopped"),
         (FaultError, "error"),
@@ -119,6 +125,7 @@ def outcome_of(error: BaseException) -> str:
 
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body for an error. Log a fault of the server, and hide it from the client."""
+    error = fault_of(error)
     param = getattr(error, "parameter", "") or None
     code, message = None, str(error)
     if isinstance(error, RefusedError):

@@ -19,7 +19,7 @@ from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from ane.server import served_models
 from ane.server.engine import Engine
-from ane.server.errors import FaultError, RefusedError, error_content
+from ane.server.errors import FaultError, RefusedError, error_content, outcome_of
 from ane.server.jobs import Job, Work
 from ane.server.schemas import CastFields
 from ane.server.served_models import ServedModel, ServedModels
@@ -180,6 +180,9 @@ def test_a_damaged_voice_is_a_fault_of_the_server_and_its_path_stays_in_the_log(
         served.voice("ann")
     assert error_content(found.value)[0] == 500
     assert "ann.safetensors: cannot be read as a safetensors voice" in caplog.text
+    with pytest.raises(UserError, match="line 1, voice 'ann'") as found:
+        served.speaker.stream_of(ServedRequest("[voice:ann]Hi.", model="demo"), SpeechContext(named_voice=served.voice))
+    assert (error_content(found.value)[0], outcome_of(found.value)) == (500, "error")
 
 
 def test_a_model_that_cannot_be_loaded_is_a_fault_of_the_server(tmp_path, caplog):
