@@ -13,7 +13,6 @@ from tests.preloaded import EXECUTABLE, write_client
 from tests.random_model import sized, write_random_bundle
 
 ROOT = Path(__file__).parents[2]
-TO_ONNX = "onnx", "run-a-package"
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +28,12 @@ def ane_command(preloaded_server: Path, tmp_path_factory: pytest.TempPathFactory
 def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest) -> tuple[Path, dict[str, str]]:
     """The working directory and the environment of somebody who follows a page.
 
-    The embedded voice stands for the official weights, on the pages that convert to ONNX a random one: it is the bundle
+    The embedded voice stands for the official weights, on the page that converts to ONNX a random one: it is the bundle
     `tortoise`.
     """
     home, folder = tmp_path / "home", tmp_path / "work"
     folder.mkdir()
-    if request.node.callspec.params["page"].stem in TO_ONNX:  # the ONNX exporter takes seconds for each layer
+    if request.node.callspec.params["page"].stem == "onnx":  # the ONNX exporter takes seconds for each layer
         with sized(autoregressive={"layers": 1}):
             write_random_bundle(home / "bundles" / "tortoise")
     else:

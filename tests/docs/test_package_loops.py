@@ -1,8 +1,12 @@
-"""Test that the loops of docs/run-a-package.md, which use none of our code, draw the codes of our decoder on torch."""
+"""Test that the loops of docs/run-a-package.md, which use none of our code, draw the codes of our decoder on torch.
+
+The page's own commands convert the packages.
+"""
 
 # ruff: noqa: F811  fixtures are imported
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +14,19 @@ import pytest
 
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
+from ane.cli import main
 from ane.models.tortoise.decoding import Embeddings
 from ane.text.tokenizer import Tokenizer
 from ane.voices import load_voice
-from converters.coreml.coreml_package import CoreMLOptions
-from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests import random_model
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
-from tests.conversions import converted
 from tests.docs.test_commands import ROOT, blocks
 
 LINES = 30
 ALIVE: list[dict] = []
-LOOPS = {
-    re.search(r'bundle = "tortoise-(\w+)"', block.text)[1]: block.text
-    for block in blocks(ROOT / "docs" / "run-a-package.md")
-    if "bundle = " in block.text
-}
+PAGE = [block.text for block in blocks(ROOT / "docs" / "run-a-package.md")]
+[CONVERSIONS] = [text for text in PAGE if text.startswith("ane convert")]
+LOOPS = {re.search(r'bundle = "tortoise-(\w+)"', text)[1]: text for text in PAGE if "bundle = " in text}
 
 
 def likeliest_codes(model: Bundle, text: str) -> list[int]:
@@ -43,27 +43,27 @@ def likeliest_codes(model: Bundle, text: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def packaged(tmp_path_factory, shared: Path) -> dict[str, Bundle]:
-    """A decoder of one layer that does not stop early."""
+def packaged(tmp_path_factory) -> Path:
+    """The folder in which the page's commands converted a decoder of one layer that does not stop early."""
+    folder = tmp_path_factory.mktemp("loops")
     with random_model.sized(-9.0, autoregressive={"layers": 1}):
-        random_model.write_random_bundle(tmp_path_factory.mktemp("loops") / "bundle")
-    model, networks = Bundle(tmp_path_factory.getbasetemp() / "loops0" / "bundle"), ["autoregressive"]
-    options = CoreMLOptions(lanes=(1,), caches=("io",), buckets={"prefill": (64,), "step": (512,)})
-    return {
-        "coreml": converted(shared, model, [options], networks),
-        "onnx": converted(shared, model, [OnnxOptions()], networks, OnnxTarget()),
-    }
+        random_model.write_random_bundle(folder / "bundles" / "tortoise")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANE_HOME", str(folder))
+        patch.chdir(folder)
+        for command in CONVERSIONS.splitlines():
+            assert main(shlex.split(command)[1:]) == 0
+    return folder
 
 
 @pytest.mark.parametrize("target", ["coreml", "onnx"])
-def test_a_loop_without_ane_gives_the_codes_of_torch(packaged, target, mac, tmp_path, monkeypatch, capsys):
+def test_a_loop_without_ane_gives_the_codes_of_torch(packaged, target, mac, monkeypatch, capsys):
     loop = LOOPS[target]
     assert sum(bool(line.strip()) for line in loop.splitlines()) <= LINES
     assert not re.search(r"\b(import|from) (ane|converters)\b", loop)
-    (tmp_path / f"tortoise-{target}").symlink_to(packaged[target].path)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(packaged)
     ALIVE.append({})  # keeps objects alive, as a process does until it ends
     exec(compile(loop, "run-a-package.md", "exec"), ALIVE[-1])
     codes = [int(word) for word in capsys.readouterr().out.split()]
-    assert codes == likeliest_codes(packaged[target], "hello there.")
+    assert codes == likeliest_codes(Bundle(packaged / f"tortoise-{target}"), "hello there.")
     assert len(set(codes)) > 3, "a loop that stands still"
