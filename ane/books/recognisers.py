@@ -20,6 +20,7 @@ from ane.books.judging import FRAMES, UNHEARD, ChunkProblem, TextFit, WordFit, m
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from ane.system.errors import UserError
 from ane.text import NORMALISERS
+from ane.text.phonemes import phonemise
 
 SAMPLE_RATE = 16000  # Hz of the recogniser's acoustic model
 LEAD = 0.2  # seconds of silence that pocketsphinx needs before and after the speech
@@ -34,9 +35,11 @@ LETTERS = re.compile(r"[a-z][a-z']*")
 REDUCED = frozenset(("a", "an", "the", "are", "is", "be"))
 VARIANT = re.compile(r"\(\d+\)$")  # number after a word with several pronunciations
 NO_WORD = "<[+("  # first characters of the labels for silence and noise
-# A guessed phoneme for each letter, to spell words that the dictionary lacks. It helps to find the words around them.
-PHONEMES = "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split()  # noqa: SIM905
-GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz", PHONEMES, strict=True))
+# the recogniser's phonemes for those of ``ane.text.phonemes``, to spell words that its dictionary lacks
+PHONEMES = (
+    "A=EY I=AY O=OW Q=OW W=AW Y=OY æ=AE ɑ=AA ɔ=AO ə=AH ʌ=AH ɒ=AA ɛ=EH ɪ=IH i=IY u=UW ʊ=UH ɜ=ER ᵊ=AH ᵻ=IH a=AA b=B d=D "
+    "f=F h=HH j=Y k=K l=L m=M n=N p=P s=S t=T v=V w=W z=Z ɡ=G ŋ=NG ɹ=R ʃ=SH ʒ=ZH θ=TH ð=DH ʤ=JH ʧ=CH ɾ=T ʔ=T"
+)
 INSTALL = "pip install '.[check]'"
 
 
@@ -132,7 +135,7 @@ class TextAligner:
         decoder = self._decoder
         for word in words:
             if decoder.lookup_word(word) is None:
-                decoder.add_word(word, " ".join(GUESSES[letter] for letter in word if letter in GUESSES), True)
+                decoder.add_word(word, guessed_phonemes(word), True)
                 self._guessed.add(word)
         former, self._grammar = self._grammar, f"words{int(self._grammar[5:] or 0) + 1}"
         steps: list[tuple[Any, ...]] = [(index, index + 1, 1.0, word) for index, word in enumerate(words)]
@@ -146,6 +149,13 @@ class TextAligner:
         decoder.activate_search(self._grammar)
         if former:
             decoder.remove_search(former)
+
+
+def guessed_phonemes(word: str) -> str:
+    """Return the phonemes with which the embedded voice would read a word, in the alphabet of pocketsphinx."""
+    spoken = "".join(part.phonemes for part in phonemise(word)).replace("ɜɹ", "ɜ").replace("əɹ", "ɜ")
+    names = dict(pair.split("=") for pair in PHONEMES.split())
+    return " ".join(names[sound] for sound in spoken if sound in names) or names["ə"]
 
 
 OTHER_LETTERS = 5  # minimum number of different letters for a problem (two spellings of a word differ by fewer)

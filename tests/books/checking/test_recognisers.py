@@ -137,6 +137,11 @@ CLEAR = [
     "The team played well but they lost the game in the end. Nobody knows what will happen in the next few years.",
     "People will lose a new garden. I would rather stay at home and read a good book.",
     "The people of the village were kind to us. He wanted to be an artist but his family was against it.",
+    # respelt names that no dictionary has, in short chunks
+    "“No,” said Tygue.",
+    "“No,” said Zhwang.",
+    "Rourke and Zhwang ran.",
+    "Aeaea.",
 ]
 
 
