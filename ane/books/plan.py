@@ -156,7 +156,11 @@ class BookPlan:
             raise UserError("chapters must name a chapter that has a letter or digit to say", "chapters")
         if seconds is not None:
             before = accumulate((len(chunk.text) / CHARACTERS_PER_SECOND for chunk in chunks), initial=0.0)
-            chunks = [chunk for chunk, start in zip(chunks, before, strict=False) if start < seconds]
+            chunks = [
+                chunk
+                for chunk, start in zip(chunks, before, strict=False)
+                if not start or start + len(chunk.text) / CHARACTERS_PER_SECOND / 2 < seconds
+            ]
         numbers = {chunk.number: number for number, chunk in enumerate(chunks, 1)}
         return BookPlan(
             tuple(replace(chunk, number=numbers[chunk.number]) for chunk in chunks),

@@ -32,6 +32,8 @@ MEANINGS = {
     "--device": "--backend",
     "--artist": "--author",
     "--chapter": "--chapters",
+    "--skip": "--chapters",
+    "--exclude": "--chapters",
     "--sample-rate": "--data-format",
     "--format": "the suffix of -o OUT chooses the format",
     "--language": "all voices speak English",

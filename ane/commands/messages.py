@@ -119,17 +119,27 @@ def how_to_use(family: "ModelFamily", bundle: str) -> str:
     return f"Use it with {use} {shlex.quote(bundle)}"
 
 
+WHOLE_CELL = 40  # characters of a cell in the first column that never wraps
+
+
 def plain_table(
     title: str | None, *headings: str, numbers: Sequence[int] = (), rows: Iterable[Sequence[str]] = ()
 ) -> Table:
-    """Create a table that never truncates a cell. Long cells wrap, except in the first column.
+    """Create a table that never truncates a cell. Long cells wrap, except numbers and short cells of the first column.
 
     Args:
-        numbers: Indices of the columns to align right.
+        numbers: Indices of the columns with numbers, to align right.
     """
-    table = Table(title=title, title_justify="left")
+    table, rows = Table(title=title, title_justify="left"), list(rows)
     for number, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=not number, justify="right" if number in numbers else "left")
+        width = max((len(row[number]) for row in rows), default=0)
+        table.add_column(
+            heading,
+            overflow="fold",
+            no_wrap=not number and width <= WHOLE_CELL,
+            min_width=max(width, *map(len, heading.split())) if number in numbers and heading else None,
+            justify="right" if number in numbers else "left",
+        )
     for row in rows:
         table.add_row(*row)
     return table

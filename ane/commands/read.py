@@ -16,7 +16,15 @@ from ane.commands.defaults import without_useless_defaults
 from ane.commands.file_flags import check_files
 from ane.commands.listings import printed_values
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
-from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, open_document, output_options, silences_of
+from ane.commands.read_options import (
+    LOCAL,
+    POCKETSPHINX,
+    add_read_parser,
+    chapter_numbers,
+    open_document,
+    output_options,
+    silences_of,
+)
 from ane.commands.read_preview import print_preview
 from ane.commands.read_report import check_text, print_book_report, print_status, time_left
 from ane.commands.speech_options import load_synthesizer, read_settings, requested
@@ -42,6 +50,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def read(args: argparse.Namespace) -> int:
+    from ane.books.plan import chapter_titles
     from ane.books.store import JobStore
 
     if printed_values(args):
@@ -60,7 +69,9 @@ def read(args: argparse.Namespace) -> int:
     if wanted:
         if args.book is None:
             raise UserError(f"{wanted[0]} needs a book: ane read BOOK --{wanted[0].replace('_', '-')}", wanted[0])
-        print_preview(args, document_of_job(args), cast)
+        document = document_of_job(args)
+        args.chapters = chapter_numbers(args.chapters, chapter_titles(document))
+        print_preview(args, document, cast)
         return 0
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
@@ -74,6 +85,7 @@ def read(args: argparse.Namespace) -> int:
         acx.check_options(args.output, True, args.loudness)
     silences = silences_of(args)
     document = document_of_job(args)
+    args.chapters = chapter_numbers(args.chapters, chapter_titles(document))
     options = without_useless_defaults(args, lambda given: output_options(given, document))
     check_kept(
         args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions), *options.of_folder]
@@ -145,10 +157,17 @@ def run(
         )
     store.set_fact("identity", now)
     read_report.note_forgotten_lexicon(store, args.lexicon)
+    read_report.warn_of_unused_words(speaker.lexicon, (chunk.text for chunk in whole.chunks))
     record_backend(store, speaker.synthesizer.backend.name)
     if left_out := omitted_text(document.omitted, document.tables):
         LOGGER.info("left out: %s%s", left_out, "; see --keep" if can_be_kept(document.omitted) else "")
     read_report.warn_of_unreadable(document)
+    if plan is not whole and args.redo and args.redo[-1] > len(plan.chunks):
+        raise UserError(
+            f"redo must name chunks from 1 to {len(plan.chunks)}, got {args.redo[-1]}: with --chapters or --preview, "
+            "the chunks are numbered from the first chosen one",
+            "redo",
+        )
     store.redo(args.redo)
     warn_of_languages(plan)
     if cast and cast.speakers:
@@ -361,7 +380,7 @@ def note_other_jobs(output: Path) -> None:
     """
     for folder in sorted(output.parent.glob("*.*.job")):
         if Path(folder.stem).stem == output.stem:
-            LOGGER.info("%s has spoken another output: add --job %s to use the sound that it keeps", folder, folder)
+            LOGGER.info("%s keeps the sound of another output: add --job %s to use this sound", folder, folder)
 
 
 def status(args: argparse.Namespace) -> int:

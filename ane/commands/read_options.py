@@ -1,7 +1,9 @@
 """Define the flags of `ane read`, and make the document and the output options that they describe."""
 
 import argparse
+import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,10 +101,10 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     )
     parser.add_argument(
         "--chapters",
-        metavar="N,N-N",
-        type=chunk_numbers,
+        metavar="N,N-N|TITLE",
+        type=numbers_or_titles,
         default=(),
-        help="speak or print only these chapters. --list shows their numbers",
+        help="speak or print only these chapters, and leave out the others. --list shows numbers and titles",
     )
     parser.add_argument(
         "--preview",
@@ -327,6 +329,27 @@ def read_cover(path: Path) -> "CoverImage":
     if has_pyav() and cover_size(cover) is None:
         raise UserError(f"{path} cannot be a cover, because it is damaged: use another JPEG or PNG")
     return cover
+
+
+def numbers_or_titles(text: str) -> tuple[int | str, ...]:
+    """Read numbers and titles of chapters, such as "1,3-4,Epilogue" → (1, 3, 4, "Epilogue")."""
+    titles = {part.strip() for part in text.split(",") if re.match(r"\s*[^\W\d]", part)}
+    numbers = ",".join(part for part in text.split(",") if part.strip() not in titles)
+    return (*(chunk_numbers(numbers) if numbers or not titles else ()), *sorted(titles))
+
+
+def chapter_numbers(chosen: Sequence[int | str], titles: Sequence[str]) -> tuple[int, ...]:
+    """Replace the titles among chosen chapters by numbers. Raises UserError for a title that no chapter has."""
+    numbers = {title.casefold(): number for number, title in enumerate(titles, 1)}
+    for title in chosen:
+        if isinstance(title, str) and title.casefold() not in numbers:
+            near = difflib.get_close_matches(title, titles, 1)
+            raise UserError(
+                f"chapters must be numbers or titles that --list shows, got {title!r}"
+                + (f" (did you mean {near[0]!r}?)" if near else ""),
+                "chapters",
+            )
+    return tuple(sorted({one if isinstance(one, int) else numbers[one.casefold()] for one in chosen}))
 
 
 def chunk_numbers(text: str) -> tuple[int, ...]:

@@ -1,17 +1,19 @@
 """Print the previews of `ane read`: chapters, omitted text, the text that would be spoken, and how it would be read."""
 
 import argparse
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from ane.bundles import open_model
 from ane.commands.messages import LOGGER, output_console, plain_table
-from ane.commands.read_report import print_cast, print_contents, warn_of_unreadable
+from ane.commands.read_report import print_cast, print_contents, warn_of_unreadable, warn_of_unused_words
 from ane.commands.speech_options import read_settings
+from ane.system.errors import NoEffectError
 from ane.text.cast import Cast
 from ane.text.explanation import ReadingStep, explain_english, respelled
 from ane.text.passages import without_commands
-from ane.text.user_lexicon import chosen_lexicon
+from ane.text.user_lexicon import Lexicon, chosen_lexicon
 
 if TYPE_CHECKING:
     from ane.books.document import Document
@@ -30,6 +32,12 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
     if args.cast_report or (cast and (args.list or args.explain) and not args.json):
         voice = args.voice or open_model(args.bundle).default_voice or "the default"
         print_cast(console, cast_report(document, cast), cast or Cast(), voice)
+    if cast:
+        try:
+            read_settings(args, open_model(args.bundle))
+        except NoEffectError as error:
+            flag = f"--{error.parameter.replace('_', '-')}"
+            LOGGER.warning("a narration with these options fails: %s", str(error).replace(error.parameter, flag, 1))
     if args.text or args.explain:
         settings = read_settings(args, open_model(args.bundle))
         plan = plan_to_print(args, document, cast, getattr(settings, "split", None))
@@ -77,12 +85,20 @@ def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object)
             getattr(settings, "normaliser", None),
         )
     times, guessed, chapters = Counter[ReadingStep](), Counter[str](), dict[object, int]()
+    warn_of_unused_words(lexicon, (chunk.text for chunk in plan.chunks))
+    own = {
+        word for entry in (lexicon or Lexicon()).entries for word in re.findall(r"[\w'’]+", entry.respelling.lower())
+    }
     for chunk in plan.chunks:
         text = without_commands(chunk.text)
         steps: list[ReadingStep] = respelled(text, lexicon) if lexicon else []
         read = lexicon(text) if lexicon else text
         steps += explain_english(read, isinstance(settings, HibariSettings))[1]
-        words = [word.text for word in phonemise(read) if word.guessed] if phonemes else []
+        words = [
+            word.text
+            for word in (phonemise(read) if phonemes else ())
+            if word.guessed and not own.issuperset(re.findall(r"[\w'’]+", word.text.lower()))
+        ]
         times.update(steps)
         guessed.update(words)
         for step in (*steps, *words):

@@ -1,7 +1,7 @@
 """Print the reports of `ane read`: the remaining time, the last lines, and the progress of a job."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ane.books.job_facts import WrittenBook
     from ane.books.plan import BookPlan, CastReport
     from ane.books.store import JobStore, StoredChunk
+    from ane.text.user_lexicon import Lexicon
 
 SHOWN_NOTES = 5
 
@@ -149,6 +150,23 @@ def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
     store.set_fact("lexicon", lexicon)
 
 
+def warn_of_unused_words(lexicon: "Lexicon | None", texts: Iterable[str]) -> None:
+    """Warn of the entries of a lexicon that match no word of a book, because a typo in an entry has no other sign."""
+    if lexicon is None:
+        return
+    used = {match.entry for text in texts for match in lexicon.matches(text)}
+    if unused := [entry for entry in lexicon.entries if entry not in used]:
+        shown = ", ".join(f"{entry.word!r} ({entry.source})" for entry in unused[:SHOWN_NOTES])
+        others = len(unused) - SHOWN_NOTES
+        LOGGER.warning(
+            "%d of %d entries of the lexicon match no word of the book: %s%s",
+            len(unused),
+            len(lexicon.entries),
+            shown,
+            f" and {others} more" if others > 0 else "",
+        )
+
+
 def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan", whole: "BookPlan") -> str:
     """Return a sentence for the command's last line if this output has only a part of the book.
 
@@ -162,10 +180,8 @@ def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan",
         "--preview": "a preview" if preview else "",
     }
     flags = [flag for flag, part in parts.items() if part]
-    return (
-        f"this is {' of '.join(parts[flag] for flag in reversed(flags))}: the same command without "
-        f"{' and '.join(flags)} writes the whole book"
-    )
+    part = f"this is {' of '.join(parts[flag] for flag in reversed(flags))}"
+    return f"{part}: the same command without {' and '.join(flags)} writes the whole book" if preview else part
 
 
 def print_notes(chunks: Sequence["StoredChunk"]) -> None:

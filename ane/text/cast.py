@@ -61,8 +61,8 @@ class Cast:
             for key, speaker in getattr(self, part).items():
                 if not key.strip() or speaker not in self.speakers:
                     raise UserError(
-                        f"{part} has {speaker!r} for {key!r}, who is none of the speakers "
-                        f"{', '.join(self.speakers) or '(there are none)'}",
+                        f"{part} has {speaker!r} for {key!r}, but speakers has no {speaker!r}, only "
+                        f"{', '.join(self.speakers) or 'nobody'}: write the name the same way in both",
                         part,
                     )
 

@@ -7,15 +7,27 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from rich.console import Console
 
 from ane.books.store import JobStore
 from ane.cli import main
+from ane.commands.read_report import print_acx
 from ane.system.terminal import printable
 from tests.books.stand_in import StandInSpeaker, book, plan_for
 from tests.commands.conftest import RATE
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.\r"
 TEXT = f"Hello {EVIL} there."
+
+
+def test_the_levels_for_acx_stay_whole_in_a_narrow_terminal(capsys):
+    console = Console(width=80)
+    names = ("book 01 One.mp3", f"book 02 {'A very long title of a chapter ' * 3}.mp3")
+    print_acx(console, dict.fromkeys(names, (1234.5, -20.1, -3.25, -71.5)))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for figure in ("1234.5", "-20.1", "-3.2", "-71.5"):
+        assert sum(figure in line for line in lines) == 2
 
 
 def clean(text: str) -> bool:

@@ -199,7 +199,7 @@ def test_tortoise_changes_its_voice_without_loading_its_networks_again() -> None
         ("speakers = 3", "speakers must be"),
         ("singer = 'a'", "singer is unknown: use narrator, quotations, speakers, aliases, lines"),
         ("x =", "not TOML"),
-        ("[lines]\n'Good day' = 'Tom'", "lines has 'Tom' for 'Good day', who is none of the speakers"),
+        ("[lines]\n'Good day' = 'Tom'", "lines has 'Tom' for 'Good day', but speakers has no 'Tom', only nobody"),
         ("[speakers]\n'a]b' = 'x'", "without brackets"),
     ],
 )
