@@ -78,6 +78,7 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After", "Server-Timing", "X-Notes", "X-Request-Id"],
         )
     return app
 

@@ -19,6 +19,7 @@ TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 # parts of the path to a wrong value that name no field, but a place in the request or one of pydantic's types
 NO_FIELDS = ("body", "query", "header", "constrained-str", "VoiceId")
 NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")  # pydantic's errors if a value is no object
+WORDS = {"missing": " is missing", "extra_forbidden": " is unknown: leave it out"}  # for errors of pydantic
 JSON_KINDS = {bool: "a truth value", list: "a list", str: "a string", int | float: "a number"}
 
 
@@ -150,12 +151,15 @@ def wrong_field(errors: Sequence[Any]) -> tuple[str | None, str]:
     # more
     fault = max((each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]), key=lambda each: len(each["loc"]))
     param = ".".join(str(part) for part in fault["loc"] if part not in NO_FIELDS)
+    said = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "json_invalid":
         return None, f"the body is not JSON: {fault.get('ctx', {}).get('error', 'it cannot be read')}"
     if param:
-        return param, f"{param}: {fault['msg']}"
+        if "UploadFile" in said:
+            return param, f"{param} must be a file"
+        return param, f"{param}{WORDS.get(fault['type'], f': {said}')}"
     if fault["type"] not in NO_OBJECT:
-        return None, fault["msg"]
+        return None, said
     if isinstance(fault["input"], bytes):
         return None, "send Content-Type: application/json"
     empty = "missing" if fault["type"] == "missing" else "null"

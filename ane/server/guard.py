@@ -146,7 +146,9 @@ class Guard:
         name = split_url(f"//{host}").hostname or "localhost"
         is_local = client is not None and is_loopback(client[0])
         if self.settings.hosts and name not in self.settings.hosts and not (is_local and is_loopback(name)):
-            raise RefusedError(f"this server may not be called {host}: use one of its --hosts names", 403)
+            raise RefusedError(
+                f"other machines and proxies may not call this server {host}: use one of its --hosts names", 403
+            )
         if not self.settings.hosts and is_loopback(self.settings.host) and not is_loopback(name):
             raise RefusedError(
                 f"this server listens only on its own machine, and may not be called {host}: behind a proxy, start it "

@@ -1,8 +1,8 @@
 """Define the bodies of requests and responses, from which the OpenAPI schema is made, and the WebSocket's messages."""
 
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator, model_validator
 
 from ane.speech.request import SpeechRequest
 from ane.system.sound_formats import SENT
@@ -207,3 +207,10 @@ class StreamText(StrictModel):
 
     type: Literal["text", "end"]
     text: str = ""
+
+    @model_validator(mode="after")
+    def with_text(self) -> Self:
+        """Refuse a message of the type "text" that lacks its text, because its client may have misnamed the field."""
+        if self.type == "text" and "text" not in self.model_fields_set:
+            raise ValueError('a message of the type "text" must have the field text')
+        return self

@@ -112,6 +112,22 @@ class Catalogue:
             )
         return known
 
+    def cloner(self, name: str) -> str:
+        """Return the model that a client's name means, or for "" the first model that makes voices from clips.
+
+        Raises RefusedError if the model makes no voices from clips, or if no model does.
+        """
+        able = [model for model, bundle in self.models.items() if bundle.has_latents]
+        model = self.model(name) if name else (able or list(self.models))[0]
+        if model not in able:
+            raise RefusedError(
+                f"{model} makes no voices from clips: "
+                + (f"use the model {able[0]}" if able else "start the server with a Tortoise model, such as demo"),
+                400,
+                "model",
+            )
+        return model
+
     def voices(self, model: str) -> list[str]:
         """List the voices of a model. Raises FaultError if a file of the model is damaged."""
         stored = self._voices  # another thread may forget these lists at any time, even while this thread makes one

@@ -36,7 +36,7 @@ def voice_routes(service: Service) -> APIRouter:
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
         async with adding:
-            audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE)
+            audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE, "audio_sample")
             return await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
     @router.post("/voices", status_code=201)
@@ -45,7 +45,9 @@ def voice_routes(service: Service) -> APIRouter:
         name: Annotated[str, Form(max_length=100, description="name of the new voice")],
         audio_sample: Recording,
         consent: Annotated[str, Form(max_length=10_000, description="a sentence that says that the speaker agrees")],
-        model: Annotated[str, Form(max_length=200, description="model for the voice (default: the first model)")] = "",
+        model: Annotated[
+            str, Form(max_length=200, description="model for the voice (default: the first model that makes voices)")
+        ] = "",
     ) -> NewVoice:
         """Make a voice from a clip. ``consent`` must be a sentence that says that the speaker agrees."""
         await check_form(request, "name", "audio_sample", "consent", "model")
@@ -54,7 +56,7 @@ def voice_routes(service: Service) -> APIRouter:
             raise RefusedError("consent must say, in a sentence, that the speaker agrees to this use", 400, "consent")
         check_voice_name(name)
         service.catalogue.check_new_name(name)
-        wanted = service.catalogue.model(model) if model else service.settings.models[0]
+        wanted = service.catalogue.cloner(model)
         notes = await while_connected(store_voice(audio_sample, wanted, name, consent.strip()), request)
         return NewVoice(id=name, name=name, created_at=round(time.time()), notes=notes)
 
@@ -117,8 +119,6 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
     def work(job: Job) -> None:
         with service.models.using(model) as served:
             job.wait()
-            if not served.model.has_latents:
-                raise served.model.lacks("voices made of clips")
             destination = stored_voice(name)
             if name in voice_names(served.model) or destination.exists():
                 raise RefusedError(f"a voice {name} exists already: choose another name", 400, "name")
@@ -146,7 +146,9 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
     return work
 
 
-async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: int) -> tuple[np.ndarray, int]:
+async def decode_upload(
+    file: UploadFile, limits: Limits, seconds: float, rate: int, field: str = "file"
+) -> tuple[np.ndarray, int]:
     """Decode an uploaded file in a separate process (``upload_decoder``).
 
     Args:
@@ -154,6 +156,7 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
         limits: Limits of the server.
         seconds: Maximum seconds of sound.
         rate: Maximum sample rate to return, in Hz.
+        field: Name of the form's field that has the file, for errors.
 
     Returns:
         The sound, (S,) float32, and its sample rate in Hz.
@@ -180,14 +183,12 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
             async with asyncio.timeout(limits.decoder_seconds):
                 output, _ = await asyncio.shield(reading)
         except TimeoutError:
-            raise RefusedError(
-                f"the file takes more than {limits.decoder_seconds:g} s to decode", 400, "file"
-            ) from None
+            raise RefusedError(f"the file takes more than {limits.decoder_seconds:g} s to decode", 400, field) from None
         finally:
             process.kill()  # does nothing if the process has ended
             await reading
     line, _, samples = output.partition(b"\n")
     answer = json.loads(line) if process.returncode == 0 else {"error": "the file cannot be decoded within the limits"}
     if "error" in answer:
-        raise RefusedError(answer["error"], 400, "file")
+        raise RefusedError(answer["error"], 400, field)
     return np.frombuffer(samples, np.float32), answer["rate"]  # type: ignore[return-value]

@@ -213,3 +213,12 @@ def test_a_text_in_pieces_has_a_limit_of_its_own(server):
     with web_socket(server, *["…" * 4000] * 26) as socket_:
         error = json.loads(socket_.recv(timeout=PATIENCE))
     assert error["error"]["message"] == "the text of a stream must have at most 100000 characters"
+
+
+def test_a_message_of_text_without_its_text_is_refused(server):
+    with web_socket(server, {"type": "text", "txt": "Hello."}) as socket_:
+        error = json.loads(socket_.recv(timeout=PATIENCE))["error"]
+    assert error["message"] == "txt is unknown: leave it out"
+    with web_socket(server, {"type": "text"}) as socket_:
+        error = json.loads(socket_.recv(timeout=PATIENCE))["error"]
+    assert error["message"] == 'a message of the type "text" must have the field text'

@@ -264,6 +264,7 @@ def test_a_page_of_a_named_origin_may_speak_reads_why_it_is_refused_and_no_other
     for token, status in ((TOKEN, 200), ({}, 401)):
         answer = client.get("/v1/models", headers={"Origin": ORIGIN, **token})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, ORIGIN)
+        assert {"X-Notes", "Retry-After"} <= {*answer.headers["access-control-expose-headers"].split(", ")}
     assert "token" in answer.json()["error"]["message"]
     answer = client.options("/v1/audio/speech", headers={"Origin": OTHER, **asked})
     assert answer.status_code >= 400

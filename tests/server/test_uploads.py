@@ -38,6 +38,7 @@ from ane.system.errors import UserError  # noqa: E402
 from ane.text import Lexicon, LexiconEntry  # noqa: E402
 
 FORM = "multipart/form-data; boundary=x"  # the boundary of ``form_with``
+VOICES = "/v1/audio/voices"
 CONSENT = "I agree that this recording of mine is used to make speech."
 
 
@@ -55,7 +56,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[ServerProcess]:
     with ServerProcess(
-        "--models", "demo", "--transcriber", "ear", "--add-voices", "--clip-seconds", "40", "--upload", "8", home=home
+        "--models",
+        "heart,demo",
+        "--transcriber",
+        "ear",
+        "--add-voices",
+        "--clip-seconds",
+        "40",
+        "--upload",
+        "8",
+        home=home,
     ) as running:
         yield running.wait_until_ready()
 
@@ -221,11 +231,11 @@ def add_voice(
     server: ServerProcess, name: str, consent: str = CONSENT, seconds: float = 6.0, **more: str
 ) -> HttpAnswer:
     body = form_with(sound_file(seconds), "audio_sample", name=name, consent=consent, **more)
-    return server.ask("/v1/audio/voices", body, Content_Type=FORM)
+    return server.ask(VOICES, body, Content_Type=FORM)
 
 
 def delete_voice(server: ServerProcess, name: str) -> HttpAnswer:
-    return server.ask(f"/v1/audio/voices/{name}", method="DELETE")
+    return server.ask(f"{VOICES}/{name}", method="DELETE")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -294,6 +304,14 @@ def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):
     assert (refused.status, refused.error["param"]) == (400, "consent")
     for name in ("../ann", "heart", "random", "a&b", ""):
         assert add_voice(server, name).status == 400, name
+    answer = add_voice(server, "ann", model="heart")
+    assert answer.error["message"] == "heart makes no voices from clips: use the model demo"
+    for file in (sound_file(0.01), io.BytesIO(b"no sound" * 100)):
+        answer = server.ask(VOICES, form_with(file, "audio_sample", name="ann", consent=CONSENT), Content_Type=FORM)
+        assert (answer.status, answer.error["param"]) == (400, "audio_sample")
+    body = form_with(sound_file(0.1), "recording", name="ann", consent=CONSENT, audio_sample="a.wav")
+    answer = server.ask(VOICES, body, Content_Type=FORM)
+    assert answer.error["message"] == "audio_sample must be a file"
     answer = add_voice(server, "ann")
     assert (answer.status, answer.json["id"]) == (201, "ann")
     assert "voice ann is not a clone of its clips: demo has only the voices heart, michael" in answer.json["notes"][0]
