@@ -16,7 +16,7 @@ import numpy as np
 
 from ane.audio.trimming import Trimmer
 from ane.backends.base import Backend
-from ane.backends.windows import StreamingWindow, Windowed
+from ane.backends.windows import StreamingWindow
 from ane.bundles import Bundle
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import (
@@ -32,21 +32,13 @@ from ane.models.tortoise.decoding import (
 from ane.models.tortoise.diffusion import WindowedDiffusion, spectrograms
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import (
-    HifiganSound,
-    SourceFilterSound,
-    UnivnetSound,
-    bigvgan_sound,
-    sound_of,
-    vocoder_of,
-)
+from ane.models.tortoise.vocoding import DiffusedSound, make_vocoder, sound_of, vocoder_of
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.speech.chunks import RenderedChunk
 from ane.speech.lanes import Decoding, Lanes
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.words import SpokenWord
-from ane.system.timeline import Timeline
 
 NO_SOUND = np.zeros(0, np.float32)
 LARGEST_WINDOW = 126  # largest number of mel frames in one vocoder call of a stream
@@ -69,26 +61,6 @@ class DecodingSignals:
     stopped: bool  # whether the decoder sampled a stop code
     loop: int  # length of the longest repetition, in codes (``longest_loop``)
     log_probability: float  # mean log-probability of a code in nats, among the codes that could be sampled
-
-
-class DiffusedSound:
-    """Makes sound from latents that arrive in pieces. It runs the diffusion in windows, then a vocoder on the mels."""
-
-    def __init__(
-        self, windows: WindowedDiffusion, vocoder: UnivnetSound | Windowed | SourceFilterSound, timeline: Timeline
-    ):
-        self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
-
-    def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
-        return self._vocoded(self.windows.feed(latents))
-
-    def finish(self) -> Iterator[np.ndarray]:
-        yield from self._vocoded(self.windows.finish())
-        yield from self.vocoder.finish()
-
-    def _vocoded(self, mels: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        for mel in self.timeline.record_each("diffuse", mels):
-            yield from self.vocoder.feed(mel)
 
 
 class Rendering:
@@ -269,7 +241,7 @@ class Rendering:
         if self.settings.diffusion is not None:
             self._add("diffuse", self.settings.diffusion.steps)
 
-    def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | SourceFilterSound | DiffusedSound:
+    def _stream_sound(self, chunk: TokenChunk) -> Any:
         vocoder = self._vocoder(chunk, 0, StreamingWindow(largest=LARGEST_WINDOW))
         if self.settings.diffusion is None:
             return vocoder
@@ -356,20 +328,9 @@ class Rendering:
         return best
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: StreamingWindow | None = None) -> Any:
-        """Create the vocoder for a chunk.
-
-        The vocoder takes a mel, or latents if the settings skip diffusion. The latents include the latent of the stop
-        code, as in upstream's api_fast.py.
-        """
-        config = self.model.config(self.vocoder)
-        if self.vocoder == "hifigan":
-            return HifiganSound(self.backend, config, chunk.voice.ar, window)
-        if self.vocoder == "bigvgan":
-            return bigvgan_sound(self.backend, config, window)
+        """Create the vocoder for a chunk. It takes a mel, or latents if the settings skip diffusion."""
         rng = self.randomness.vocoder(chunk.index, rank)
-        if self.vocoder == "univnet":
-            return UnivnetSound(self.backend, config, rng, window)
-        return SourceFilterSound(self.backend, self.vocoder, config, rng, window)
+        return make_vocoder(self.backend, self.vocoder, self.model.config(self.vocoder), chunk.voice.ar, rng, window)
 
     def _trimmer(self) -> Trimmer | None:
         return None if self.settings.silence is None else Trimmer(*self.settings.silence)

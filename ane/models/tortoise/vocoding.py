@@ -13,11 +13,13 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.backends.windows import StreamingWindow, Windowed
+from ane.models.tortoise.diffusion import WindowedDiffusion
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
 from ane.models.vocoders.bigvgan import BigVGANConfig
 from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
+from ane.system.timeline import Timeline
 
 LARGEST = 254  # largest number of frames in one call of a source filter's network
 SCALES = 1024 / 256, 24000 / 22050  # frames at 22050 Hz per latent, and frames at 24000 Hz per frame at 22050 Hz
@@ -149,6 +151,24 @@ class SourceFilterSound:
         return (self.sound.feed(rows.reshape(-1, PARAMETERS)) for rows in parameters)
 
 
+class DiffusedSound:
+    """Makes sound from latents that arrive in pieces. It runs the diffusion in windows, then a vocoder on the mels."""
+
+    def __init__(self, windows: WindowedDiffusion, vocoder: Any, timeline: Timeline):
+        self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
+
+    def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
+        return self._vocoded(self.windows.feed(latents))
+
+    def finish(self) -> Iterator[np.ndarray]:
+        yield from self._vocoded(self.windows.finish())
+        yield from self.vocoder.finish()
+
+    def _vocoded(self, mels: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        for mel in self.timeline.record_each("diffuse", mels):
+            yield from self.vocoder.feed(mel)
+
+
 def vocoder_of(networks: Collection[str], diffused: bool) -> str:
     """Return the name of a model's vocoder: the network that makes sound from a mel, or from latents.
 
@@ -160,6 +180,28 @@ def vocoder_of(networks: Collection[str], diffused: bool) -> str:
     """
     choices = ("mel_source_filter", "bigvgan", "univnet") if diffused else ("source_filter", "hifigan")
     return next((name for name in choices if name in networks), choices[-1])
+
+
+def make_vocoder(
+    backend: Backend,
+    stage: str,
+    config: Any,
+    conditioning: np.ndarray,
+    rng: np.random.Generator,
+    window: StreamingWindow | None = None,
+) -> Any:
+    """Create the object that makes one chunk's sound with the vocoder ``stage``.
+
+    You pass its method ``feed`` a mel (100, n), or latents (n, D). The latents include the latent of the stop code, as
+    in upstream's api_fast.py. ``HifiganSound`` and ``UnivnetSound`` explain the arguments.
+    """
+    if stage == "hifigan":
+        return HifiganSound(backend, config, conditioning, window)
+    if stage == "bigvgan":
+        return bigvgan_sound(backend, config, window)
+    if stage == "univnet":
+        return UnivnetSound(backend, config, rng, window)
+    return SourceFilterSound(backend, stage, config, rng, window)
 
 
 def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:
