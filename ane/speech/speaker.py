@@ -5,17 +5,16 @@ volume and pauses to the sound. Each kind of model (such as Tortoise or FastSpee
 the text into chunks, each short enough for one pass of the network, and ``render`` turns the chunks into sound.
 """
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ane.bundles import Model
+from ane.speech.async_speech import AsyncSpeech
 from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
 from ane.speech.chunks import Chunk, RenderedChunk, up_to_final
 from ane.speech.incremental_stream import IncrementalStream
@@ -36,7 +35,7 @@ DEFAULT_VOICE = "default"  # name that stands for a model's default voice, in Py
 LOGGER = logging.getLogger("ane.speech")
 
 
-class Speaker(ABC):
+class Speaker(AsyncSpeech):
     """A model that is loaded on a backend and can speak.
 
     Call ``speak`` for one text, ``speak_all`` for several texts, ``stream`` to get the sound while the model makes it,
@@ -46,9 +45,8 @@ class Speaker(ABC):
     To add a kind of model, subclass ``Speaker``. Set ``settings``, ``sample_rate`` and ``speeds``, and implement
     ``chunks`` and ``render``. Override ``networks`` if some settings do not need all of the model's networks.
 
-    Several coroutines may share a speaker, even if they run in different event loops. The speaker makes a piece of
-    sound for one coroutine, then a piece for the next coroutine, and so on. A model that has several CPU threads may
-    speak two chunks of a text at once.
+    A model that has several CPU threads may speak two chunks of a text at once. ``AsyncSpeech`` adds the methods for
+    programs that use asyncio.
 
     Attributes:
         settings: Class of this model's settings.
@@ -64,8 +62,8 @@ class Speaker(ABC):
     stretches = False
 
     def __init__(self, model: Model, backend: Any):
+        super().__init__()
         self.model, self.backend = model, backend
-        self.turns = Turns()  # makes the coroutines that share this speaker compute one after another
         self.warned: set[str] = set()  # notes that this speaker has already logged
         self.loaded_by: tuple[Any, ...] | None = None  # the function that opened this speaker, and its arguments
 
@@ -328,29 +326,6 @@ class Speaker(ABC):
         self.backend.load(*self.networks(request.settings))
         self.chunks(request, SpeechContext())  # imports the library that spells out numbers, which takes a second
         return self.voice_of(request, SpeechContext())
-
-    # For programs that use asyncio
-
-    @takes_fields(SpeechCall)
-    async def speak_async(self, call: SpeechCall) -> Speech:
-        """Run ``speak`` in a thread. If you cancel the coroutine, the thread still finishes the work."""
-        return await self._work(partial(self.speech_of, call, call.context(batched=True)))
-
-    @takes_fields(SpeechCall)
-    async def stream_async(self, call: SpeechCall) -> AsyncIterator[np.ndarray]:
-        """Yield the pieces of ``stream``. A thread makes each piece while you await it.
-
-        Closing the iterator stops the work. To leave the ``async for`` loop early, use ``contextlib.aclosing``.
-        """
-        stream = await self._work(partial(self.stream_of, call, call.context()))
-        try:
-            while (piece := await self._work(partial(next, stream, None))) is not None:
-                yield piece
-        finally:
-            await self._work(stream.close)
-
-    async def _work(self, call: Callable[[], Any]) -> Any:
-        return await asyncio.to_thread(self.turns.run, call)
 
     # Helpers
 
