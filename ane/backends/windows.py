@@ -134,14 +134,17 @@ class Windowed:
     def received(self) -> int:
         return self.first + (0 if self.columns is None else self.columns.shape[1])
 
+    @property
+    def needed(self) -> int:
+        """Number of columns, counted from the first one, with which ``feed`` can yield the next sound."""
+        assert self.window is not None
+        return self.done + self.window.new_frames(self.done, self.margin) + self.margin + 1
+
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         """Append columns (inputs for one frame each), and yield the sound (m,) float32 of every complete window."""
         self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
-        while (
-            self.window is not None
-            and (stop := self.done + self.window.new_frames(self.done, self.margin)) + self.margin < self.received
-        ):
-            yield self._call(self.window, max(self.done - self.margin, 0), stop, stop + self.margin)
+        while self.window is not None and (end := self.needed - 1) < self.received:
+            yield self._call(self.window, max(self.done - self.margin, 0), end - self.margin, end)
 
     def finish(self) -> Iterator[np.ndarray]:
         """Yield the remaining sound (m,) float32. Call this method after ``feed`` has taken the last columns."""

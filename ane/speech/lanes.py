@@ -113,7 +113,9 @@ class Decoding:
         """Whether all sequences have ended."""
         return self.finished == self.prompt.count
 
-    def rows(self, index: int = 0, report: Callable[[], None] = lambda: None) -> Iterator[np.ndarray]:
+    def rows(
+        self, index: int = 0, report: Callable[[], None] = lambda: None, needed: Callable[[], int] = lambda: 0
+    ) -> Iterator[np.ndarray]:
         """Yield the rows of a sequence, (n rows, D), as soon as no later step can change them, until the sequence ends.
 
         The rows of the last steps may be missing. The sequence's result has all rows.
@@ -121,6 +123,8 @@ class Decoding:
         Args:
             index: Index of the sequence.
             report: Function to call after every decoder step that this thread runs.
+            needed: Function that returns how many rows, counted from the first one, the caller needs before it can do
+                more work. The thread sleeps until then.
 
         Raises:
             UserError: The model cannot decode the prompt, or somebody cancelled it.
@@ -132,9 +136,10 @@ class Decoding:
             nonlocal known
             ended = index in self.results
             known = [] if ended or index not in self.sampled else list(self.sampled[index].certain(sent))
-            return bool(ended or known or self._check())
+            return bool(ended or (known and sent + len(known) >= least) or self._check())
 
         while True:
+            least = needed()
             self._lanes.until(more, self.priority, report)
             if not known:
                 return

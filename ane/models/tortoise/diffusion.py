@@ -250,6 +250,11 @@ class WindowedDiffusion:
         self.start, self.size = 0, self.windows.first  # beginning and length of the next window
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
+    @property
+    def needed(self) -> int:
+        """Number of latents, counted from the first one, with which ``feed`` can yield the next mel frames."""
+        return self.start + self.size + 1
+
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         """Append latents, and yield the mel frames that no later latent can change.
 
@@ -257,7 +262,8 @@ class WindowedDiffusion:
         the start of the next window. The other frames are cross-faded with the next window.
         """
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
-        while self.first + len(self.latents) > (stop := self.start + self.size):
+        while self.first + len(self.latents) >= self.needed:
+            stop = self.start + self.size
             mel = self._cross_faded(self.start, stop)
             common = frame_count(stop) - frame_count(stop - self.windows.overlap)
             self.overlapping = mel[:, -common:]

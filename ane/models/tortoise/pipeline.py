@@ -222,7 +222,9 @@ class Rendering:
         sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0
         decoding = self._decodings[index]
         if not self.settings.ranked:
-            for rows in self.timeline.record_each("decode", decoding.rows(0, self._report_decoding)):
+            for rows in self.timeline.record_each(
+                "decode", decoding.rows(0, self._report_decoding, lambda: sound.needed)
+            ):
                 used += len(rows)
                 for samples in self._trimmed(sound.feed(rows), trimmer, ended=False):
                     self._decode_ahead(lanes, index + 2)

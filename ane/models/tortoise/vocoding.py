@@ -50,6 +50,11 @@ class HifiganSound:
             window,
         )
 
+    @property
+    def needed(self) -> int:
+        """Number of latents, counted from the first one, with which ``feed`` can yield the next sound."""
+        return self.frames.needed(self.vocoder.needed)
+
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         return self.vocoder.feed(self.frames.feed(latents))
 
@@ -138,6 +143,11 @@ class SourceFilterSound:
             window,
         )
 
+    @property
+    def needed(self) -> int:
+        """Number of latents or mel frames, counted from the first one, with which ``feed`` can yield the next sound."""
+        return self.frames.needed(self.parameters.needed) if self.frames else self.parameters.needed
+
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         return self._filtered(self.parameters.feed(self.frames.feed(columns) if self.frames else columns))
 
@@ -156,6 +166,11 @@ class DiffusedSound:
 
     def __init__(self, windows: WindowedDiffusion, vocoder: Any, timeline: Timeline):
         self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
+
+    @property
+    def needed(self) -> int:
+        """Number of latents, counted from the first one, with which ``feed`` runs the next window of the diffusion."""
+        return self.windows.needed
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         return self._vocoded(self.windows.feed(latents))
@@ -245,6 +260,12 @@ class LatentInterpolation:
         """Append the last latents (n, D), if given, and return the remaining frames (D, m)."""
         return self.feed(latents, ended=True)
 
+    def needed(self, frames: int) -> int:
+        """Return the least number of latents with which ``feed`` can have returned ``frames`` frames."""
+        for stage in reversed(self._stages):
+            frames = stage.needed(frames)
+        return frames
+
 
 class LinearInterpolation:
     """Interpolates columns that arrive incrementally, like torch's linear interpolation with align_corners=False.
@@ -282,6 +303,10 @@ class LinearInterpolation:
         needed = min(int(self._sources(self.done)), received)
         self.columns, self.first = self.columns[:, needed - self.first :], needed
         return out
+
+    def needed(self, outputs: int) -> int:
+        """Return the least number of columns with which ``feed`` can have returned ``outputs`` outputs."""
+        return int(self._sources(outputs - 1)) + 2
 
     def _sources(self, outputs: np.ndarray | int) -> np.ndarray:
         """Return the positions in the input at which outputs lie, in float32.

@@ -170,6 +170,17 @@ def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, l
     assert len(pool.free_prefixes) == lanes
 
 
+def test_a_thread_that_needs_several_rows_sleeps_until_they_are_there(backend, config, prompt):
+    pool = make_lanes(backend, config, 1, 30, 1)
+    decoding = pool.submit(prompt(0, 25, 1).bound(backend, config, Sampling(max_codes=30), False))
+    wanted, pieces = iter((8, 10, 19, 1000)), []
+    for rows in decoding.rows(needed=lambda: next(wanted)):
+        pieces.append(rows)
+    [candidate] = decoding.all()
+    assert [len(rows) for rows in pieces] == [8, 2, 9]
+    np.testing.assert_array_equal(np.concatenate(pieces), candidate.hidden[:19])
+
+
 # The parts of a candidate
 
 

@@ -121,6 +121,14 @@ def stream(
     yield from sound.finish()
 
 
+@given(frames=st.integers(1, 300))
+def test_latents_that_are_needed_for_frames_give_them_and_fewer_latents_do_not(frames):
+    latents = random_input("hifigan", needed := LatentInterpolation().needed(frames))
+    given = [LatentInterpolation().feed(latents[:count]).shape[1] for count in (needed - 1, needed)]
+    assert given[0] < frames
+    assert given[1] >= frames or needed < 12, "so few frames wait, because they may still be copied"
+
+
 def whole_and_pieces(
     backend: VocoderBackend, vocoder: str, length: int, sizes: list[int], window: StreamingWindow = STREAMED
 ) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -125,6 +125,9 @@ def test_streamed_latents_and_mels_sound_as_the_whole(stage, size):
 
     stream = source(StreamingWindow())
     axis = 0 if stage == "source_filter" else 1
+    first = source(StreamingWindow())
+    assert not list(first.feed(whole.take(range(first.needed - 1), axis))), "the first sound needs more latents"
+    assert list(first.feed(whole.take(range(first.needed - 1, first.needed + 1), axis)))
     pieces = [
         piece
         for start in range(0, 30, size)
