@@ -21,7 +21,7 @@ from ane.backends.torch.device import (
     return_freed_memory,
     torch_memory_errors,
 )
-from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
+from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_channels_last, pack_frame_layers
 from ane.backends.torch.kernel_decoder import KernelDecoder
 from ane.backends.torch.kernels import WIDEST_HEAD, has_kernel, library
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
@@ -166,8 +166,7 @@ class TorchBackend(Backend):
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none: use fp32")
         if exact:  # computes in the requested dtype, even if this CPU is slow at it
             chosen = TorchPrecision(chosen.name, DTYPES.get(precision, chosen.dtype))
-        self.exact, self.chosen = exact, chosen
-        self.dtype = self.chosen.dtype
+        self.exact, self.chosen, self.dtype = exact, chosen, chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         # if the model has no decoder, loading its networks takes as long as running them
@@ -202,8 +201,8 @@ class TorchBackend(Backend):
         tables = self._tables
         if tables is None:
             tensors = self.model.tensors(self.stages.decoder.network)
-            tables = {table: tensors[key].float().numpy() for table, key in self.stages.decoder.tables.items()}
-            self._tables = tables
+            parts = self.stages.decoder.tables.items()
+            self._tables = tables = {table: tensors[key].float().numpy() for table, key in parts}
         return tables
 
     @torch.inference_mode()
@@ -315,6 +314,8 @@ class TorchBackend(Backend):
             prepack(network, self.chosen.linear)
         elif self._packs_frames(name):
             pack_frame_layers(network, self.chosen.frames)
+        elif getattr(network, "channels_last", False) and self.device.type == "cpu" and not self.exact:
+            pack_channels_last(network)
         buffers = dict(network.named_buffers())
         state = {
             key: self._convert(

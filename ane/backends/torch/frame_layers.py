@@ -1,4 +1,6 @@
-"""Replace layers of the denoiser and CLVP by CPU layers whose weights are packed (converted) when the network loads.
+"""Replace layers of the denoiser, CLVP and the source filter by faster layers for the CPU when the network loads.
+
+The layers of the denoiser and CLVP are packed, which means that their weights are converted to a kernel's layout.
 
 Without packing, oneDNN would convert the weights to its layout in every call. The code replaces linear layers, and
 convolutions that have the attribute ``over_frames``. A convolution with one tap takes packed frames (N, C). A
@@ -27,6 +29,8 @@ from ane.backends.torch.linear import (
     bias_of,
     has_fbgemm_int8,
     has_one_dnn,
+    prepack,
+    prepacking,
 )
 
 
@@ -60,6 +64,51 @@ class Int8FrameConv(nn.Module):
         for tap in range(self.taps):
             windows[:, :, tap] = self.windows.values(padded[:, tap : tap + L], low, span)
         return self.windows.scaled_product(windows.view(R * L, -1), low.view(-1, 1), span.view(-1, 1)).view(R, L, -1)
+
+
+class ChannelsLastConv(nn.Module):
+    """A zero-padded convolution, (B, C, L) → (B, O, L), for arrays whose channels are contiguous in memory.
+
+    oneDNN would reorder the input, the kernel and the output in every call. A depthwise convolution is a sum of shifted
+    inputs here. Any other convolution is a matrix product with the window around every frame. The bits of a frame's
+    output depend only on the frames in its window.
+
+    Args:
+        layer: Convolution to replace.
+        product: Function that makes the layer for the multiplication.
+    """
+
+    def __init__(self, layer: nn.Conv1d, product: Prepacking):
+        super().__init__()
+        [self.taps], [self.padding] = layer.kernel_size, layer.padding
+        self.product: nn.Module | None = None
+        if layer.groups > 1:
+            self.weight, self.bias = nn.Parameter(layer.weight[:, 0].T.contiguous(), False), layer.bias  # (taps, C)
+        else:
+            self.product = product(layer.weight.transpose(1, 2).flatten(1), layer.bias)  # (O, taps · C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames, length = F.pad(x.transpose(1, 2), (0, 0, self.padding, self.padding)), x.shape[2]
+        if self.product is not None:
+            return self.product(frames.unfold(1, self.taps, 1).transpose(2, 3).flatten(2)).transpose(1, 2)
+        y = torch.addcmul(self.bias, frames[:, :length], self.weight[0])
+        for tap in range(1, self.taps):
+            y.addcmul_(frames[:, tap : tap + length], self.weight[tap])
+        return y.transpose(1, 2)
+
+
+def pack_channels_last(network: nn.Module) -> None:
+    """Replace the convolutions and linear layers of a network whose channels are contiguous between the layers.
+
+    If this CPU has no kernels for packed weights in float32, the network keeps its layers.
+    """
+    product = prepacking("fp32")
+    if product is None:
+        return
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, nn.Conv1d):
+            network.set_submodule(name, ChannelsLastConv(layer, product))
+    prepack(network, product)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ at a real position.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
@@ -22,17 +21,19 @@ class ConvNextBlock(nn.Module):
     It turns x (B, T, C) with a mask (B, T, 1) into (B, T, C).
     """
 
+    joins = (("norm", "pw1", "gelu"),)  # layers that a backend may compute together (see ``join_layers``)
+
     def __init__(self, width: int, inner: int, kernel: int, dilation: int = 1):
         super().__init__()
         self.dw = nn.Conv1d(width, width, kernel, padding=kernel // 2 * dilation, groups=width, dilation=dilation)
         self.norm = nn.LayerNorm(width)
-        self.pw1 = nn.Linear(width, inner)
+        self.pw1, self.gelu = nn.Linear(width, inner), nn.GELU()
         self.pw2 = nn.Linear(inner, width)
         self.gamma = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         y = self.norm(self.dw(x.transpose(1, 2)).transpose(1, 2))  # (B, T, C)
-        y = self.pw2(F.gelu(self.pw1(y)))  # (B, T, inner) → (B, T, C)
+        y = self.pw2(self.gelu(self.pw1(y)))  # (B, T, inner) → (B, T, C)
         return x + self.gamma * y * mask
 
 
@@ -70,6 +71,8 @@ class SourceFilterConfig(Config):
 
 class SourceFilterNetwork(FrameDecoder):
     """Predicts the parameters of the source filter, for frames of 256 samples at 24 kHz."""
+
+    channels_last = True  # tells backends that channels are contiguous in memory, except within convolutions
 
     def __init__(self, config: SourceFilterConfig):
         super().__init__(config.channels, config.width, config.inner, config.layers, PARAMETERS)

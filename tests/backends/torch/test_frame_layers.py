@@ -3,6 +3,8 @@
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from hypothesis import strategies as st
 
 from ane.backends.torch import frame_layers, linear
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.frame_layers import frame_packing
+from ane.backends.torch.frame_layers import frame_packing, pack_channels_last
 from ane.backends.torch.kernel_frames import has_frame_kernels
+from ane.backends.torch.linear import PackedLinear
 from ane.models.tortoise.networks.frames import FrameConv
+from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
 from ane.system.decibels import snr_db
 from tests.arrays import assert_equal
 from tests.random_model import CONFIGS, random_model
@@ -167,3 +171,21 @@ def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
     monkeypatch.setattr(linear.platform, "machine", lambda: "arm64")
     assert frame_packing("int8") is None
     assert frame_packing("fp32") is None
+
+
+@pytest.mark.parametrize("product", [linear.prepacking("fp32"), partial(PackedLinear, dtype=torch.float32)])
+@torch.inference_mode()
+def test_packed_layers_of_the_source_filter_compute_what_plain_ones_do_and_no_window_changes_a_bit(
+    product, monkeypatch
+):
+    torch.manual_seed(0)
+    plain = SourceFilterNetwork(SourceFilterConfig(40, width=48, inner=96, layers=3)).eval()
+    monkeypatch.setattr(frame_layers, "prepacking", lambda weights: product)
+    pack_channels_last(packed := deepcopy(plain))
+    frames, margin = torch.randn(1, 200, 40), plain.config.margin
+    expected, whole = (network(frames, torch.ones(1, 200)) for network in (plain, packed))
+    torch.testing.assert_close(whole, expected, rtol=0, atol=1e-5)
+    for start, stop in ((0, 33), (21, 83), (50, 144), (117, 200)):
+        window = packed(frames[:, start:stop], torch.ones(1, stop - start))
+        new = slice(margin if start else 0, stop - start - (margin if stop < 200 else 0))
+        assert torch.equal(window[:, new], whole[:, start:stop][:, new])
