@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.system.errors import PATH, InvalidValueError, NoEffectError, NotFoundError, UserError, check_type
+from ane.system.errors import PATH, InvalidValueError, NoEffectError, NotFoundError, UserError, check_path, check_type
 
 if TYPE_CHECKING:  # importing NumPy and pydantic takes a tenth of a second, and importing torch a second
     from ane.models.whisper.transcript import Transcript
@@ -154,11 +154,11 @@ def transcribe(
     from ane.backends import load_backend
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, open_whisper
 
-    check_type("path", path, PATH, "a path")
+    check_path(path)
     check_type("model", model, (*PATH, type(None)), "a name or a path")
     check_type("backend", backend, str, "the name of a backend")
     options = TranscriptionOptions(
         language, "translate" if translate else "transcribe", prompt=prompt, word_times=word_times
     )
-    opened, (audio, rate) = open_whisper(model), read_recording(path)
+    (audio, rate), opened = read_recording(path), open_whisper(model)
     return Transcriber(opened, load_backend(backend, opened, precision, threads)).transcribe(audio, rate, options)

@@ -21,7 +21,9 @@ from ane.system.files import read_json
 T = TypeVar("T")
 Record = TypeVar("Record")
 # type of pydantic's error → text
-WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")
+NAMED = {**dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"), "string_type": "a text"}
+SHOWN = 60  # characters of a wrong value that an error shows
+CLOSE = 0.7  # how similar a known name must be to an unknown name, so that the error suggests it
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
@@ -50,7 +52,7 @@ def first_wrong_field(error: ValidationError, cls: type) -> str:
     fields = cls.__pydantic_fields__  # type: ignore[attr-defined]
     name = list(fields)[place] if isinstance(place, int) else place
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        near = get_close_matches(str(name), fields, 1)
+        near = get_close_matches(str(name), fields, 1, CLOSE)
         return f"{name} is unknown" + (f": do you mean {near[0]}?" if near else "")
     if fault["type"] in ("missing", "missing_argument"):
         return f"{name} is missing"
@@ -61,14 +63,14 @@ def first_wrong_field(error: ValidationError, cls: type) -> str:
         for key in ("ge", "gt", "le", "lt")
         if getattr(annotation, key, None) is not None
     }
-    shown = repr(value) if isinstance(value, str) else value
+    shown = repr(value) if isinstance(value, str) else str(value)
     wanted = (
-        WHOLE.get(fault["type"])
+        NAMED.get(fault["type"])
         or choices_text(fault)
         or range_text(limits)
         or fault["msg"].removeprefix("Input should be ")
     )
-    return f"{name} must be {wanted}, got {shown}"
+    return f"{name} must be {wanted}, got {shown if len(shown) <= SHOWN else shown[:SHOWN] + '…'}"
 
 
 def choices_text(fault: Any) -> str:

@@ -76,6 +76,21 @@ def system_errors(action: str, advice: str = "") -> Iterator[None]:
         raise UserError(f"{action}: {error.strerror or error}{advice and ': '}{advice}") from error
 
 
+@contextmanager
+def naming(place: str, parameter: str) -> Iterator[None]:
+    """Put ``place``, such as "texts[2]", before the message of a UserError that the ``with`` block raises.
+
+    The new error is about ``parameter``. If ``parameter`` is "", the block raises its error unchanged.
+    """
+    try:
+        yield
+    except UserError as error:
+        if not parameter:
+            raise
+        kind = NotFoundError if isinstance(error, NotFoundError) else UserError
+        raise kind(f"{place}: {error}", parameter) from error
+
+
 PATH = str, os.PathLike
 
 
@@ -86,3 +101,10 @@ def check_type(parameter: str, value: Any, kinds: type | tuple[type, ...], wante
     """
     if not isinstance(value, kinds):
         raise UserError(f"{parameter} must be {wanted}, got {short(value)}", parameter)
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Raise InvalidValueError if the parameter ``path`` of a caller is not a path, or is an empty text."""
+    check_type("path", path, PATH, "a path")
+    if path == "":
+        raise UserError("path is empty: write the name of a file", "path")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ane.system.errors import PATH, NotFoundError, UserError, check_type
+from ane.system.errors import NotFoundError, UserError, check_path, check_type, short
 from ane.system.file_gate import read_regular
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
 from ane.text.unicode_to_ascii import UNREADABLE, Unreadable, readable
@@ -80,15 +80,17 @@ class Lexicon:
                 if fault := entry_fault(word, respelling):
                     raise UserError(f"lexicon must have words and their respellings: {fault}", "lexicon")
             entries = [LexiconEntry(word, respelling) for word, respelling in entries.items()]
-        check_type("entries", entries, Iterable, "a mapping from words to respellings")
+        wanted = "a mapping from words to respellings"
+        check_type("entries", entries, Iterable, wanted)
         self.entries, self.unreadable = tuple(entries), unreadable
+        if not all(isinstance(entry, LexiconEntry) for entry in self.entries):
+            raise UserError(f"entries must be {wanted}, got {short(entries)}", "entries")
         if not isinstance(unreadable, str) or unreadable not in UNREADABLE:
             raise UserError(f"unreadable must be one of {', '.join(UNREADABLE)}, got {unreadable!r}", "unreadable")
         # A trie: (whether a space precedes, token in lower case) → next node; None → entries that end at this node.
         self._root: dict[Any, Any] = {}
         seen: dict[tuple, LexiconEntry] = {}
         for entry in self.entries:
-            check_type("entries", entry, LexiconEntry, "a mapping from words to respellings")
             key = (
                 tuple((token.folded, token.spaced) for token in tokens(entry.word)),
                 entry.exact and entry.word,
@@ -190,7 +192,7 @@ def read_lexicon(path: str | Path, unreadable: Unreadable = "nearest") -> Lexico
     Raises:
         UserError: The file or a line of it cannot be read. The message has the line number, and says what to do.
     """
-    check_type("path", path, PATH, "a path")
+    check_path(path)
     path = Path(os.path.expanduser(path))
     try:
         content = read_regular(path, MAX_LEXICON).decode("utf-8-sig")

@@ -19,7 +19,7 @@ import safetensors.numpy
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.system import paths
-from ane.system.errors import PATH, NotFoundError, UserError, check_type, system_errors
+from ane.system.errors import NotFoundError, UserError, check_path, check_type, system_errors
 from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
@@ -35,13 +35,19 @@ _OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")
 class Voice:
     """A pair of conditioning latents, and where they came from.
 
+    You may pass a latent of any float type, as (width,) or (1, width).
+
     Attributes:
         ar: Latent for the autoregressive model, (1, D) float32.
-        diffusion: Latent for the diffusion model, (1, C) float32.
+        diffusion: Latent for the diffusion model, (1, C) float32. C is 0 if only HiFi-GAN can speak with the voice.
+        name: Name of the voice.
         source: The clips or the mix that the latents were made from, for display.
         from_clips: Whether the latents were computed from clips. A mix counts as computed from clips if any of its
             latents were computed from clips.
         decoder: MD5 of the file with the decoder that computed the latents, or the first characters of this MD5.
+
+    Raises:
+        InvalidValueError: A latent is not one row of finite floats, or the name is not a text.
     """
 
     ar: np.ndarray
@@ -50,6 +56,15 @@ class Voice:
     source: str = ""
     from_clips: bool = False
     decoder: str = ""
+
+    def __post_init__(self) -> None:
+        check_type("name", self.name, str, "a text")
+        for parameter in ("ar", "diffusion"):
+            latent = getattr(self, parameter)
+            check_type(parameter, latent, np.ndarray, "an array of shape (1, width)")
+            if fault := _fault(latent, may_be_empty=parameter == "diffusion"):
+                raise UserError(f"{parameter} {fault}", parameter)
+            object.__setattr__(self, parameter, latent.astype(np.float32, copy=False).reshape(1, -1))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Voice):
@@ -147,7 +162,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
         UserError: The file does not exist or is damaged, or it lacks the tensor ar_latent (1, D) or diffusion_latent
             (1, C).
     """
-    check_type("path", path, PATH, "a path")
+    check_path(path)
     path = Path(os.path.expanduser(path))
     if not os.path.isfile(path):
         raise NotFoundError(f"{path}: no such voice file")
@@ -187,7 +202,7 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
     Raises:
         UserError: The path has another suffix, or cannot be written.
     """
-    check_type("path", path, PATH, "a path")
+    check_path(path)
     check_type("voice", voice, Voice, "a voice")
     path = Path(path)
     if path.suffix not in LATENT_SUFFIXES:
@@ -253,17 +268,19 @@ def _tensors(path: Path) -> list[np.ndarray]:
 
 def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
     """Convert one latent to (1, width) float32. Raises UserError if it is not a row of finite numbers."""
-    # only the second latent may be missing, because HiFi-GAN does not need it
-    missing = array.size == 0 and key != _LATENT_KEYS[1]
-    if missing or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
-        raise UserError(
-            f"{path}: {key} is {array.dtype} {array.shape}, but a latent is one row of floats: create the voice again"
-        )
-    with np.errstate(over="ignore"):  # values that are too large for float32 become infinite
-        latent = array.astype(np.float32)
-    if not np.isfinite(latent).all():
-        raise UserError(f"{path}: {key} has NaN, infinite or far too large values: create the voice again")
-    return latent.reshape(1, -1)
+    if fault := _fault(array, may_be_empty=key == _LATENT_KEYS[1]):
+        raise UserError(f"{path}: {key} {fault}: create the voice again")
+    return array.astype(np.float32).reshape(1, -1)
+
+
+def _fault(array: np.ndarray, may_be_empty: bool) -> str:
+    """Return why an array is not a latent, or "" if it is. Only HiFi-GAN takes a voice with an empty latent."""
+    empty = array.size == 0 and not may_be_empty
+    if empty or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
+        return f"is {array.dtype} {array.shape}, but a latent is one row of floats"
+    if not (np.abs(array) <= np.finfo(np.float32).max).all():  # NaN is not at most anything
+        return "has NaN, infinite or far too large values"
+    return ""
 
 
 def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:

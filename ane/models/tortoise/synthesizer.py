@@ -1,13 +1,14 @@
 """Speak with a Tortoise model: 24 kHz speech from text and a voice."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ane.audio.reader import check_clip
+from ane.audio.reader import MAX_RATE, MIN_RATE, check_clip
 from ane.audio.time_stretch import SPEEDS, check_speed
 from ane.backends.base import Backend
 from ane.bundles import Bundle
@@ -17,7 +18,7 @@ from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, TortoiseSettings
 from ane.models.tortoise.vocoding import vocoder_of
-from ane.models.tortoise.voices import VOICE_NETWORKS, encode_clips, resolve_voice
+from ane.models.tortoise.voices import VOICE_NETWORKS, checked_clips, encode_clips, resolve_voice
 from ane.models.tortoise.word_times import WordTimer
 from ane.speech.chunks import RenderedChunk
 from ane.speech.lanes import Lanes
@@ -28,6 +29,8 @@ from ane.system import paths
 from ane.system.errors import UserError, check_type
 from ane.text import NORMALISERS
 from ane.voices import Voice
+from ane.voices.finding import RANDOM, find_voice
+from ane.voices.voice import parse_mix
 
 
 class TortoiseSpeaker(Speaker):
@@ -69,6 +72,17 @@ class TortoiseSpeaker(Speaker):
             check_speed(chunk.speed)
         return chunks
 
+    @property
+    def voice_folders(self) -> list[Path]:
+        """The folders that have the model's voices and the user's voices."""
+        return [folder for folder in (self.model.voices, paths.voices_dir()) if folder is not None]
+
+    def check_voice(self, request: SpeechRequest, context: SpeechContext) -> None:
+        if isinstance(request.voice, str):
+            for name in parse_mix(request.voice)[0]:
+                if name != RANDOM:
+                    find_voice(name, self.voice_folders)
+
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> Voice:
         with context.timeline.record("voice"):
             voice = self.voice(request.voice, Randomness(request.seed or 0), request.settings.clip_mode)
@@ -89,11 +103,9 @@ class TortoiseSpeaker(Speaker):
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
             return voice
-        folders = [folder for folder in (self.model.voices, paths.voices_dir()) if folder is not None]
-        wanted = self.model.default_voice if voice is None else voice
         return resolve_voice(
-            wanted,
-            folders=folders,
+            self.model.default_voice if voice is None else voice,
+            folders=self.voice_folders,
             backend=self.backend,
             mel_norms=self.model.mel_norms,
             model_id=self.model.identity,
@@ -104,21 +116,12 @@ class TortoiseSpeaker(Speaker):
         )
 
     def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
-        wanted = "arrays of samples (for files, pass their folder or paths to `speak` as voice)"
-        several = [clips] if isinstance(clips, np.ndarray) and clips.ndim == 1 else clips
-        check_type("clips", several, Iterable, wanted)
         check_type("sample_rate", sample_rate, (int, float, np.number), "a number of samples per second")
         check_type("name", name, str, "a text")
-        for clip in several:
-            check_type("clips", clip, (np.ndarray, Sequence), wanted)
-            if np.asarray(clip).dtype.kind not in "fiu":
-                raise UserError(f"clips must be {wanted}, got {clip!r}", "clips")
-        read = [(np.asarray(clip, np.float32), sample_rate) for clip in several]
+        if not MIN_RATE <= sample_rate <= MAX_RATE:
+            raise UserError(f"sample_rate must be from {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate}", "sample_rate")
+        read = [(clip, sample_rate) for clip in checked_clips(clips)]
         for number, (clip, rate) in enumerate(read, 1):
-            if clip.ndim != 1:
-                raise UserError(
-                    f"clips must be mono arrays of shape (samples,), but clip {number} has {clip.shape}", "clips"
-                )
             check_clip(clip, rate, f"clip {number}")
         voice = encode_clips(read, self.backend, self.model.mel_norms, np.random.default_rng(0), name=name)
         self.backend.release(*VOICE_NETWORKS)

@@ -11,7 +11,7 @@ from ane.audio import resample, resample_windowed_sinc
 from ane.audio.mel import CONDITIONING_RATE, DIFFUSION_RATE, conditioning_mel, diffusion_mel
 from ane.backends.base import Backend
 from ane.bundles import Bundle
-from ane.system.errors import NoEffectError, UserError
+from ane.system.errors import NoEffectError, UserError, check_type, short
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
 
@@ -68,6 +68,33 @@ def encode_clips(
         ar += [_mean(ar_rows)] if mode == "whole" else ar_rows
         diffusion += [_mean(rows)] if mode == "whole" else rows
     return Voice(_mean(ar), _mean(diffusion), name, source, from_clips=True)
+
+
+def checked_clips(clips: Sequence[np.ndarray] | np.ndarray) -> list[np.ndarray]:
+    """Return clips that a program passed as a list of mono arrays, (S,) float32. A single clip may be one array.
+
+    Raises:
+        InvalidValueError: There is no clip, or a clip is not a mono array of numbers.
+    """
+    wanted = "arrays of samples (for files, pass their folder or paths to `speak` as voice)"
+    check_type("clips", clips, Iterable, wanted)
+    if isinstance(clips, np.ndarray) and clips.ndim == 2 and clips.shape[0] > clips.shape[1]:
+        raise UserError(
+            f"clips must be mono arrays of shape (samples,), got shape {clips.shape}: if its columns are channels, "
+            "pass clips.mean(axis=1)",
+            "clips",
+        )
+    several = [clips] if isinstance(clips, np.ndarray) and clips.ndim == 1 else list(clips)
+    if not several:
+        raise UserError("clips is empty: give at least one clip", "clips")
+    for number, clip in enumerate(several, 1):
+        if not isinstance(clip, (np.ndarray, Sequence)) or np.asarray(clip).dtype.kind not in "fiu":
+            raise UserError(f"clips must be {wanted}, got {short(clips)}", "clips")
+        if (shape := np.shape(clip)) != (len(clip),):
+            raise UserError(
+                f"clips must be mono arrays of shape (samples,), but clip {number} has shape {shape}", "clips"
+            )
+    return [np.asarray(clip, np.float32) for clip in several]
 
 
 def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Generator) -> Voice:

@@ -26,7 +26,7 @@ from ane.models.whisper.tokens import (
 from ane.models.whisper.transcript import Transcript, TranscriptSegment
 from ane.models.whisper.words import WordAligner, add_words
 from ane.system.checked import validated
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 
 DEFAULT_MODEL = "whisper"
 SILENT_PEAK = 1e-5  # −100 dBFS; windows with a lower peak are skipped, because Whisper would invent text for them
@@ -82,10 +82,10 @@ def open_whisper(model: str | Path | None) -> Bundle:
     """Open a bundle by name or path. ``None`` means the bundle ``DEFAULT_MODEL``.
 
     Raises:
-        UserError: The bundle does not exist.
+        NotFoundError: The bundle does not exist.
     """
     if model is None and DEFAULT_MODEL not in bundle_names():
-        raise UserError(
+        raise NotFoundError(
             f"model must name a Whisper bundle: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` makes the "
             "bundle that is used without a name",
             "model",
