@@ -122,11 +122,10 @@ def with_demo(error: NoEffectError, name: str, model: Bundle, args: argparse.Nam
     """Return the error about a flag without effect. If the user chose no model, the error recommends ``DEMO``."""
     if args.bundle or name not in (*REQUEST, *TortoiseSettings.options()):
         return error
-    only = f", whose only voice is {model.default_voice}" if name == "voice" and model.default_voice else ""
     advice = f"add --bundle {DEMO}, or leave it out"
     if name == "voice" and (faulty := voices_not_in(args.voice, open_model(DEMO))):
         advice = f"leave it out ({DEMO} has no voice {faulty[0]!r} either: see ane voices list --bundle {DEMO})"
-    return NoEffectError(name, f"on {model.name}{only}", advice)
+    return NoEffectError(name, error.reason if name == "voice" and model.default_voice else f"on {model.name}", advice)
 
 
 def voices_not_in(spec: str, model: Bundle) -> list[str]:

@@ -247,7 +247,7 @@ def check_models(settings: ServerSettings) -> None:
         model = open_model(bundle=name)
         if model.family.settings is None:
             raise UserError(f"{name} is a {model.family.title} model, which cannot speak: name it as transcriber")
-        voices.update(voice_names(model))
+        voices.update(voice_names(model), [model.default_voice] if model.default_voice else [])
     for name, voice in settings.voices.items():
         if voice not in voices and not settings.add_voices:
             raise UserError(

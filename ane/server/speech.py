@@ -204,7 +204,8 @@ class Catalogue:
             if meant in OPENAI_VOICES
             else f"{model} has no voice {meant!r}" + (f", which {name!r} means here" if meant != name else "")
         )
-        names = ", ".join(dict.fromkeys([DEFAULT_VOICE, *known[:20]]))
+        own = self.models[model].default_voice
+        names = ", ".join(dict.fromkeys([DEFAULT_VOICE, *([own] if own else []), *known[:20]]))
         raise RefusedError(f"{why}: the voices are {names}", 400, "voice", "voice_not_found")
 
 

@@ -16,7 +16,7 @@ from ane.speech.options import SpeechOptions
 from ane.speech.settings import SpeechSettings, options_of, setting
 from ane.speech.turns import Urgency
 from ane.system.checked import validated
-from ane.system.errors import NoEffectError, UserError
+from ane.system.errors import NoEffectError, UserError, short
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages, without_markdown
 from ane.text.cast import Cast
@@ -214,11 +214,14 @@ def check_option(model: Model, name: str) -> None:
     if family.settings is None:
         family.synthesizer(model, None)  # raises the error that says that this model does not speak
     options = family.settings.options() if family.settings else {}
+    needs = ""
     if name in REQUEST_OPTIONS:
         needs = REQUEST_OPTIONS[name].needs
         takes = not needs or bool(getattr(model, needs))
     else:
         takes = name in options or name == "stream" or (name == "no_split" and "split" in options)
+    if not takes and needs == "takes_voices" and model.default_voice:
+        raise NoEffectError(name, f"on {model.name}, whose only voice is {model.default_voice}", "leave it out")
     if not takes:
         raise NoEffectError(name, f"on {family.title} models, and {model.name} is one", "leave it out")
 
@@ -247,8 +250,8 @@ def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None
         raise UserError("settings and preset exclude each other: pass one of them", "settings")
     if not isinstance(settings, kind):
         raise UserError(
-            f"settings must be ane.Settings or, for the {model.family.title} model {model.name}, "
-            f"{kind.__module__}.{kind.__name__}, got {type(settings).__module__}.{type(settings).__name__}",
+            f"settings must be ane.Settings or, for the {model.family.title} model {model.name}, an object of the "
+            f"speaker's class `settings`, got {short(settings)}",
             "settings",
         )
     return settings

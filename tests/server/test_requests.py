@@ -34,7 +34,7 @@ SPEECH = "/v1/audio/speech"
         ({"model": "demo", "input": "[voice:/etc/passwd]Hello."}, "demo has no voice '/etc/passwd'"),
         ({"model": "demo", "cast": {"speakers": {"Anna": "../a"}}}, "demo has no voice '../a'"),
         ({"cast": {"speakers": {"Anna": "heart"}}}, "cast has no effect on heart, which has one voice"),
-        ({"input": "[voice:heart]Hello."}, "voice has no effect on heart models"),
+        ({"input": "[voice:heart]Hello."}, "voice has no effect on heart, whose only voice is heart"),
         ({"loud": True}, "loud is unknown: leave it out"),
         ({"lexicon": {"wind": "a", "Wind": "b"}}, "has an entry already"),
         ({"unreadable": "refuse", "input": "Привет"}, "the text has Cyrillic letters"),
