@@ -7,7 +7,8 @@ import numpy as np
 
 from ane.speech.chunks import Chunk, split_to_fit
 from ane.text.passages import Passage
-from ane.text.phonemes import PhonemeWord, phonemise
+from ane.text.phonemes import PhonemeWord, cut_words, phonemise
+from ane.text.phonemes.unknown_words import LONGEST
 
 PAD = 0  # the id that stands for silence, before and after the phonemes of a chunk
 IDS = {
@@ -49,6 +50,14 @@ def symbol_ids(
     return np.array([*ids, PAD], np.int64), spans
 
 
+def notes_on_words(words: Sequence[PhonemeWord]) -> list[str]:
+    """Return a note for each unknown word that is too long for the network that makes its phonemes."""
+    return [
+        f"the word '{word[:LONGEST]}…' is cut after {LONGEST} letters: respell it, or put spaces in it"
+        for word in cut_words(words)
+    ]
+
+
 @dataclass(eq=False)
 class PhonemeChunk(Chunk):
     """A piece of text that the model speaks in one pass, as phonemes.
@@ -84,7 +93,7 @@ def split_into_phonemes(
     """
 
     def make(piece: str, passage: Passage) -> PhonemeChunk | None:
-        ids, spans = symbol_ids(phonemise(piece, british))
-        return PhonemeChunk(piece, ids, spans) if spans else None
+        ids, spans = symbol_ids(words := phonemise(piece, british))
+        return PhonemeChunk(piece, ids, spans, notes=notes_on_words(words)) if spans else None
 
     return split_to_fit(passages, make, lengths, most, "phonemes", pause)

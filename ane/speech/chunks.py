@@ -31,6 +31,7 @@ class Chunk:
         before: Seconds of silence before the chunk.
         after: Seconds of silence after the chunk.
         final: Whether this is the last chunk of its text.
+        notes: Warnings about parts of the text that the model will not speak.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Chunk:
     before: float = 0.0
     after: float = 0.0
     final: bool = True
+    notes: Sequence[str] = ()
 
     @property
     def length(self) -> int:

@@ -1,7 +1,8 @@
 """Find out which parts of a text an English voice cannot speak, and say so in notes for the user."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ane.speech.chunks import Chunk
 from ane.speech.request import SpeechRequest
 from ane.text import ANY_SCRIPT, is_ssml
 from ane.text.other_languages import foreign_language
@@ -10,12 +11,13 @@ from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 MOST_SIGNS = 8  # one note lists at most this many unspoken signs
 
 
-def notes_on_text(request: SpeechRequest, normaliser: Callable[[str], str]) -> list[str]:
+def notes_on_text(request: SpeechRequest, normaliser: Callable[[str], str], chunks: Sequence[Chunk] = ()) -> list[str]:
     """Return notes on text that a model cannot speak: foreign letters, another language, unspoken signs and markup.
 
     Args:
         request: The request, with its settings.
         normaliser: Normaliser of the model. Some normalisers keep all scripts, and then only markup is noted.
+        chunks: Chunks of the text, whose own notes come last.
     """
     text = request.lexicon.respelt(request.text) if request.lexicon else request.text
     text = "" if normaliser in ANY_SCRIPT else text
@@ -36,4 +38,4 @@ def notes_on_text(request: SpeechRequest, normaliser: Callable[[str], str]) -> l
     notes += markup
     if signs:
         notes.append(f"nothing is spoken for {' '.join(signs[:MOST_SIGNS])}: write in words what they mean")
-    return notes
+    return notes + list(dict.fromkeys(note for chunk in chunks for note in chunk.notes))

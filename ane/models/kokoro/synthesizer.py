@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ane.models.phoneme_chunks import symbol_ids
+from ane.models.phoneme_chunks import notes_on_words, symbol_ids
 from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.speaker import MOST_IDS, StyleChunk, StyleSpeaker
 from ane.speech.chunks import split_to_fit
@@ -42,8 +42,12 @@ class KokoroSynthesizer(StyleSpeaker):
 
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             british = self.voice_of_passage(passage, request, context).startswith(BRITISH)
-            ids, spans = symbol_ids(phonemise(piece, british), self.vocabulary)
-            return self.chunk(piece, ids, spans, len(ids) - 3, passage, request, context) if spans else None
+            ids, spans = symbol_ids(words := phonemise(piece, british), self.vocabulary)
+            if not spans:
+                return None
+            chunk = self.chunk(piece, ids, spans, len(ids) - 3, passage, request, context)
+            chunk.notes = notes_on_words(words)
+            return chunk
 
         with context.timeline.record("phonemes"):
             return split_to_fit(

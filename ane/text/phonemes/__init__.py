@@ -28,7 +28,7 @@ from ane.text.phonemes.dictionary import (
     stressed,
     table,
 )
-from ane.text.phonemes.unknown_words import spoken_letters
+from ane.text.phonemes.unknown_words import LONGEST, spoken_letters
 
 PIECE = re.compile(
     r"[A-Za-z](?:\.[A-Za-z])+|n't\b|'(?:s|ll|re|ve|d|m)\b|[A-Za-z]+?(?=n't\b|'(?:s|ll|re|ve|d|m)\b)"
@@ -37,6 +37,7 @@ PIECE = re.compile(
 )
 # A part of a word. Capitals begin new parts, as in "McDonald" and "iPhone".
 PART = re.compile(r"[A-Z](?=[A-Z][a-z])|[a-z]*?[a-z](?=[A-Z])|[A-Za-z.]+(?:'[A-Za-z.]+)*|'[A-Za-z]*|-+")
+LETTERS = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*")
 PAUSES = frozenset(";:,.!?—…")
 MARKS = PAUSES | frozenset("()")
 LONG_SOUNDS = frozenset("AIOQWYʤʧ")
@@ -104,6 +105,12 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
     return words[::-1]
 
 
+def cut_words(words: Sequence[PhonemeWord]) -> list[str]:
+    """List the unknown words whose last letters are silent, because ``spoken_letters`` reads only the first letters."""
+    guessed = [found for word in words if word.guessed for found in LETTERS.findall(word.text)]
+    return [word for word in guessed if len(word) > LONGEST]
+
+
 def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionary) -> Following:
     """Set the phonemes of a word's parts. The longest run of parts that is a known word is looked up as one word.
 
@@ -124,7 +131,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
             right -= 1
             parts[right].phonemes = ""
         else:  # a part is unknown, so the network makes the phonemes of the whole word from its letters
-            letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
+            letters = " ".join(LETTERS.findall("".join(part.text for part in parts)))
             written = re.sub("[A-Za-z]+", lambda word: dictionary.marked.get(word[0].lower(), word[0]), letters)
             parts[0].phonemes, parts[0].guessed = " ".join(map(spoken_letters, written.split())), True
             if dictionary.british:
