@@ -3,10 +3,12 @@
 A chunk is a text that the networks speak in one pass.
 """
 
+import re
 import tempfile
 from base64 import b64encode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import GEN_CLOSED, getgeneratorstate
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +18,11 @@ import numpy as np
 
 from ane.audio import write
 from ane.audio.time_stretch import TimeStretcher
+from ane.audio.writer import pcm16
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext
 from ane.speech.words import SpokenWord, delivered_words, words_until
-from ane.system.errors import PATH, UserError, check_type
+from ane.system.errors import UserError, check_path
 from ane.system.sound_formats import FORMATS
 from ane.system.timeline import Timeline, closing_source
 
@@ -53,7 +56,8 @@ class SoundFacts:
             for values in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
                 if name in values:
                     return values[name]
-            raise AttributeError(f"this {type(self).__name__.lower()} has no {name}")
+            kind = re.sub(r"(?<!^)(?=[A-Z])", " ", type(self).__name__).lower()
+            raise AttributeError(f"this {kind} has no {name}")
 
 
 @dataclass(repr=False, eq=False)
@@ -108,23 +112,25 @@ class Speech(SoundFacts):
         Raises:
             UserError: The suffix is unknown, or the file cannot be written.
         """
-        check_type("path", path, PATH, "a path")
+        check_path(path)
         write(path, self.audio, self.sample_rate)
 
     def to_bytes(self, format: str = "wav") -> bytes:
         """Encode the audio, and return the bytes that ``save`` would write to a file.
 
         Args:
-            format: Suffix of the file with or without its dot, such as "mp3" or ".WAV".
+            format: Suffix of the file with or without its dot, such as "mp3" or ".WAV". The format "pcm" has no header:
+                it consists of samples at ``sample_rate``, in 16 bits, little-endian.
 
         Raises:
             InvalidValueError: There is no such format.
         """
         suffix = f".{str(format).lower().removeprefix('.')}"
+        if suffix == ".pcm":
+            return pcm16(self.audio).tobytes()
         if suffix not in FORMATS:
-            raise UserError(
-                f"format must be one of {', '.join(suffix[1:] for suffix in FORMATS)}, got {format!r}", "format"
-            )
+            known = ", ".join([*(suffix[1:] for suffix in FORMATS), "pcm"])
+            raise UserError(f"format must be one of {known}, got {format!r}", "format")
         with tempfile.TemporaryDirectory() as folder:
             self.save(file := Path(folder, f"speech{suffix}"))
             return file.read_bytes()
@@ -216,6 +222,8 @@ class Stream(SoundStream):
             model splits it further.
     """
 
+    _collected = False
+
     def __init__(
         self,
         rendered: Iterator[RenderedChunk],
@@ -298,13 +306,22 @@ class Stream(SoundStream):
             self._details.setdefault(name, []).append(value)
 
     def collect(self) -> Speech:
-        """Read the stream to its end, and return the whole speech. Raises UserError if you already read a piece."""
+        """Read the stream to its end, and return the whole speech.
+
+        Raises:
+            UserError: You already read a piece, or the stream was closed, collected, or ended by an error.
+        """
+        if self._collected:
+            raise UserError("this stream was collected already: keep the Speech that collect returned")
+        if not self._samples and getgeneratorstate(self._sound) == GEN_CLOSED:
+            raise UserError("this stream was closed or failed, so there is nothing to collect: speak the text again")
         if self._samples:
             raise UserError(
                 f"the first {self.seconds:.2f} s of this stream were read already, so collect would miss them: "
                 "call collect before you read pieces, or join the pieces yourself"
             )
         samples = [np.zeros(0, np.float32), *self]
+        self._collected = True
         return Speech(
             np.concatenate(samples),
             self.sample_rate,
