@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,8 @@ class AsyncSpeech(ABC):
         """Speak a request and return all of its sound."""
 
     @abstractmethod
-    def stream_of(self, request: SpeechRequest, context: SpeechContext) -> Stream:
-        """Speak a request as a stream."""
+    def stream_later(self, request: SpeechRequest, context: SpeechContext) -> Callable[[], Stream]:
+        """Check a request and its text without running a network, and return a function that begins the stream."""
 
     @takes_fields(SpeechCall)
     async def speak_async(self, call: SpeechCall) -> Speech:
@@ -38,12 +38,16 @@ class AsyncSpeech(ABC):
         return await self._work(partial(self.speech_of, call, call.context(batched=True)))
 
     @takes_fields(SpeechCall)
-    async def stream_async(self, call: SpeechCall) -> AsyncIterator[np.ndarray]:
+    def stream_async(self, call: SpeechCall) -> AsyncGenerator[np.ndarray, None]:
         """Yield the pieces of ``stream``. A thread makes each piece while you await it.
 
-        Closing the iterator stops the work. To leave the ``async for`` loop early, use ``contextlib.aclosing``.
+        The call itself reads the text and looks up the voices, and raises the errors of ``stream`` about them. Closing
+        the iterator stops the work. To leave the ``async for`` loop early, use ``contextlib.aclosing``.
         """
-        stream = await self._work(partial(self.stream_of, call, call.context()))
+        return self._pieces(self.stream_later(call, call.context()))
+
+    async def _pieces(self, begin: Callable[[], Stream]) -> AsyncGenerator[np.ndarray, None]:
+        stream = await self._work(begin)
         try:
             while (piece := await self._work(partial(next, stream, None))) is not None:
                 yield piece

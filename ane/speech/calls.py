@@ -1,35 +1,37 @@
 """Let methods of ``Speaker`` take the fields of a request as arguments, so that type checkers know every argument."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Concatenate, ParamSpec, Protocol, TypeVar, get_type_hints
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainValidator, SkipValidation
 
 from ane.speech.options import SpeechOptions
 from ane.speech.request import Progress, SpeechContext, SpeechRequest, as_lexicon, as_voice, report_nothing
 from ane.speech.settings import SpeechSettings
 from ane.system.checked import validated
+from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon
+from ane.voices import Voice
 
-if TYPE_CHECKING:  # type checkers read these types. At run time, the validators below check the values instead
-    from ane.voices import Voice
-
-    VoiceField = str | Path | Voice | None
-    LexiconField = Lexicon | Mapping[str, str] | None
-    SettingsField = SpeechOptions | SpeechSettings | None
-else:
-    VoiceField = Annotated[Any, BeforeValidator(as_voice)]
-    LexiconField = Annotated[Lexicon | None, BeforeValidator(as_lexicon)]
-    SettingsField = Any
-
+VoiceField = Annotated[str | Path | Voice | None, PlainValidator(as_voice)]
+LexiconField = Annotated[Lexicon | Mapping[str, str] | None, BeforeValidator(as_lexicon)]
+SettingsField = Annotated[SpeechOptions | SpeechSettings | None, SkipValidation]  # ``chosen_settings`` checks them
 Fields = ParamSpec("Fields")
 Result = TypeVar("Result")
 Owner = TypeVar("Owner")
-Texts = TypeVar("Texts")
+FirstArgument = TypeVar("FirstArgument")
 Request = TypeVar("Request", bound=SpeechRequest)
+
+
+class Texts(Protocol):
+    """A list, tuple or other collection of texts. Type checkers know that a single text is not one."""
+
+    def __contains__(self, value: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
 
 
 @validated
@@ -60,25 +62,50 @@ def takes_fields(
     def decorate(method: Callable[[Owner, Request], Result]) -> Callable[Concatenate[Owner, Fields], Result]:
         @wraps(method)
         def call(self: Owner, *args: Fields.args, **fields: Fields.kwargs) -> Result:
+            refuse_settings(fields)
             return method(self, make(*args, **fields))
 
-        return call
+        return documented(call, method, make)
 
     return decorate
 
 
 def takes_texts_and_fields(
     make: Callable[Concatenate[str, Fields], Request],
-) -> Callable[[Callable[[Owner, Texts, Request], Result]], Callable[Concatenate[Owner, Texts, Fields], Result]]:
+) -> Callable[
+    [Callable[[Owner, FirstArgument, Request], Result]], Callable[Concatenate[Owner, FirstArgument, Fields], Result]
+]:
     """Decorate a method that takes texts and a request. Callers pass the texts, then the request's other fields."""
 
     def decorate(
-        method: Callable[[Owner, Texts, Request], Result],
-    ) -> Callable[Concatenate[Owner, Texts, Fields], Result]:
+        method: Callable[[Owner, FirstArgument, Request], Result],
+    ) -> Callable[Concatenate[Owner, FirstArgument, Fields], Result]:
         @wraps(method)
-        def call(self: Owner, texts: Texts, *args: Fields.args, **fields: Fields.kwargs) -> Result:
+        def call(self: Owner, texts: FirstArgument, *args: Fields.args, **fields: Fields.kwargs) -> Result:
+            refuse_settings(fields)
             return method(self, texts, make("", *args, **fields))
 
-        return call
+        return documented(call, method, make)
 
     return decorate
+
+
+def refuse_settings(fields: Mapping[str, object]) -> None:
+    """Raise InvalidValueError if an argument of a call is a setting, which ``ane.Settings`` takes."""
+    if name := next((name for name in fields if name in SpeechOptions.__annotations__), None):
+        raise UserError(f"{name} is a setting: pass settings=ane.Settings({name}=…)", name)
+
+
+def documented(call: Callable[Fields, Result], method: Callable[..., Result], make: type) -> Callable[Fields, Result]:
+    """Give a decorated method the signature that its callers see, which has the fields in place of the request.
+
+    If the docstring of the method has the line "{fields}", the descriptions of the fields replace this line.
+    """
+    own, types = inspect.signature(method), get_type_hints(make)
+    before = [*own.parameters.values()][:-1]
+    fields = [field.replace(annotation=types[name]) for name, field in inspect.signature(make).parameters.items()]
+    call.__signature__ = own.replace(parameters=[*before, *fields[len(before) - 1 :]])  # type: ignore[attr-defined]
+    parts = [inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2] for base in make.__mro__[-2::-1]]
+    described = "\n".join(part.rstrip() for part in parts if part).strip()
+    call.__doc__ = inspect.cleandoc(method.__doc__ or "").replace("{fields}", described)
+    return call

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ane.speech.stream import SoundStream, silent_blocks
+from ane.speech.request import SpeechContext, SpeechRequest
+from ane.speech.stream import SoundStream, Stream, silent_blocks
 from ane.speech.words import SpokenWord
-from ane.system.errors import UserError, check_type
+from ane.system.errors import NoEffectError, UserError, check_type
 from ane.system.timeline import Timeline, closing_source
 from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
 from ane.text.clauses import MAX_HELD, ClauseReader
 from ane.text.markdown import MarkdownFeed
-from ane.text.passages import read_pauses, without_words
+from ane.text.passages import last_voice, read_pauses, without_words
 
 COUNTED = ("codes", "frames", "tokens")  # facts that are the sum over all streams
 
@@ -123,6 +124,36 @@ class IncrementalStream(SoundStream):
         self._streams.append(stream)
         self._begins.append(self.seconds)
         return stream
+
+
+def check_cast(request: SpeechRequest) -> None:
+    """Raise InvalidValueError if a complete request has a cast that needs to see whole quotations."""
+    if (cast := request.roles) and cast.attributed and cast.voices:
+        name = request.voices_of_quotations
+        message = (
+            f"{name} cannot be used with text that is still arriving, because a quotation may not be complete yet: "
+            "leave it out"
+        )
+        if name == "cast" and cast.narrator:  # the cast also has a voice for the narration
+            raise UserError(message, name)
+        raise NoEffectError(name, "on text that is still arriving", text=message)
+
+
+def begin_stream(
+    stream_of: Callable[[SpeechRequest, SpeechContext], Stream],
+    request: SpeechRequest,
+    context: SpeechContext,
+    text: str,
+) -> Stream:
+    """Begin the stream of a text that continues earlier texts. ``context`` remembers their voice and limits."""
+    usage_before = replace(context.usage)
+    try:
+        stream = stream_of(replace(request, text=text), context)
+    except NothingToSayError:  # the incremental stream holds this text back, and passes it again with the next text
+        context.usage = usage_before
+        raise
+    context.voice = last_voice(text, context.voice)
+    return stream
 
 
 def checked_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -9,29 +9,31 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ane.bundles import Model
 from ane.speech.async_speech import AsyncSpeech
-from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
+from ane.speech.calls import SpeechCall, Texts, takes_fields, takes_texts_and_fields
 from ane.speech.chunks import Chunk, RenderedChunk, up_to_final
-from ane.speech.incremental_stream import IncrementalStream
+from ane.speech.incremental_stream import IncrementalStream, begin_stream, check_cast
 from ane.speech.lanes import Lanes
+from ane.speech.options import SpeechOptions
 from ane.speech.request import REQUEST_OPTIONS, SpeechContext, SpeechRequest, TextUsage, check_option, chosen_settings
 from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
 from ane.speech.text_notes import notes_on_text
 from ane.speech.turns import Turns
-from ane.system.errors import NoEffectError, NotFoundError, UserError, check_type
+from ane.system.errors import NotFoundError, UserError, check_type, naming
 from ane.system.timeline import closing_source
-from ane.text import NothingToSayError
 from ane.text.cast import cast_of
-from ane.text.passages import last_voice
 from ane.voices import Voice, check_named_voice, voice_names
 
 DEFAULT_VOICE = "default"  # name that stands for a model's default voice, in Python and on the server
+Begun = tuple[dict[str, Any], Iterator[RenderedChunk]]  # facts of a request, and the work that makes its sound
 LOGGER = logging.getLogger("ane.speech")
 
 
@@ -39,8 +41,7 @@ class Speaker(AsyncSpeech):
     """A model that is loaded on a backend and can speak.
 
     Call ``speak`` for one text, ``speak_all`` for several texts, ``stream`` to get the sound while the model makes it,
-    and ``feed`` while the text itself is still arriving. All four methods take the fields of ``SpeechRequest`` and
-    ``SpeechCall`` as arguments.
+    and ``feed`` while the text itself is still arriving. All four methods take the other arguments of ``speak``.
 
     To add a kind of model, subclass ``Speaker``. Set ``settings``, ``sample_rate`` and ``speeds``, and implement
     ``chunks`` and ``render``. Override ``networks`` if some settings do not need all of the model's networks.
@@ -69,7 +70,7 @@ class Speaker(AsyncSpeech):
 
     def __repr__(self) -> str:
         voice = f", voice {self.model.default_voice}" if self.model.default_voice else ""
-        return f"<{type(self).__name__}: model {self.model.name}{voice}, backend {self.backend.name}>"
+        return f"<Speaker: model {self.model.name}{voice}, backend {self.backend.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the call of ``ane.load`` that made this speaker. Unpickling repeats the call and loads the model."""
@@ -123,6 +124,10 @@ class Speaker(AsyncSpeech):
             UserError: The voice does not suit the model.
         """
         return request.voice
+
+    def check_voice(self, request: SpeechRequest, context: SpeechContext) -> None:
+        """Raise the errors of ``voice_of`` that need no network."""
+        self.voice_of(request, context)
 
     def facts(self, request: SpeechRequest, voice: Any) -> dict[str, Any]:
         """Return what the result will report about its request, such as the seed. Every counter starts at 0.
@@ -184,7 +189,10 @@ class Speaker(AsyncSpeech):
 
     @takes_fields(SpeechCall)
     def speak(self, call: SpeechCall) -> Speech:
-        """Speak a text. The arguments are the fields of ``SpeechRequest`` and ``SpeechCall``.
+        """Speak a text.
+
+        Args:
+            {fields}
 
         Raises:
             UserError: The text has nothing to say, its markup is invalid, or it is too long for one pass and the
@@ -194,21 +202,24 @@ class Speaker(AsyncSpeech):
         return self.speech_of(call, call.context(batched=True))
 
     @takes_texts_and_fields(SpeechCall)
-    def speak_all(self, texts: Sequence[str], call: SpeechCall) -> Iterator[Speech]:
+    def speak_all(self, texts: Texts, call: SpeechCall) -> Iterator[Speech]:
         """Speak several texts together, so that they share batches of the decoder and passes of other networks.
 
         Each text sounds the same as if ``speak`` spoke it with the same seed. Work begins when you take the first
         ``Speech``. The iterator yields the speeches in the order of the texts, and yields each as soon as it is ready.
         """
-        return self.speeches_of(texts, call, call.context(batched=True))
+        if isinstance(texts, str):
+            raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
+        check_type("texts", texts, Iterable, "a list of texts")
+        return self.speeches_of(texts, self.with_defaults(call), call.context(batched=True), "texts")
 
     @takes_fields(SpeechCall)
     def stream(self, call: SpeechCall) -> Stream:
         """Speak a text, and return an iterator over pieces of its sound, which the model makes while you read them.
 
-        The arguments and errors are the same as for ``speak``, except that ``best`` must be 1. If the model has no
-        diffusion network, the joined pieces equal the sound of ``speak`` up to rounding. A diffusion network processes
-        a long chunk in windows (``ane.models.tortoise.diffusion``), so the sound of such a chunk differs slightly.
+        The arguments and errors are the same as for ``speak``, except that the setting ``best`` must be 1. If the model
+        has no diffusion network, the joined pieces equal the sound of ``speak`` up to rounding. A diffusion network
+        processes a long chunk in windows (``ane.models.tortoise.diffusion``), which changes its sound slightly.
         """
         return self.stream_of(call, call.context())
 
@@ -240,67 +251,51 @@ class Speaker(AsyncSpeech):
         [speech] = self.speeches_of([request.text], request, context)
         return speech
 
-    def speeches_of(self, texts: Sequence[str], request: SpeechRequest, context: SpeechContext) -> Iterator[Speech]:
-        """Speak every text with the settings of the request, but not its ``text`` (see ``speak_all``)."""
-        if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
+    def speeches_of(
+        self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext, parameter: str = ""
+    ) -> Iterator[Speech]:
+        """Speak every text with the settings of the request, but not its ``text`` (see ``speak_all``).
+
+        ``parameter`` is the parameter that took the texts. Errors name it with the index of the text.
+        """
         request = self.with_defaults(request)
-        if not (requests := [request.changed(text=text) for text in texts]):
+        context.timeline.mark_text_ready()
+        requests, chunks = [], []
+        for index, text in enumerate(texts):
+            with naming(f"{parameter}[{index}]", parameter):
+                requests.append(request.changed(text=text))
+                chunks.append(self._chunks(requests[-1], replace(context, usage=TextUsage(context.usage.limits))))
+        if not requests:
             return
-        chunks, facts, rendered = self._begin(requests, context)
-        notes = [self._notes_on_text(request) for request in requests]
+        facts, rendered = self._begin(requests, chunks, context)
         with closing_source(rendered):
             began = context.timeline.text_ready
-            for text_chunks, text_notes in zip(chunks, notes, strict=True):
-                yield Stream(
-                    up_to_final(rendered),
-                    text_chunks,
-                    facts,
-                    self.sample_rate,
-                    self.stretches,
-                    context,
-                    text_notes,
-                    began,
-                ).collect()
+            for request, text_chunks in zip(requests, chunks, strict=True):
+                begun = facts, up_to_final(rendered)
+                yield self._stream(request, text_chunks, context, begun, began).collect()
                 began = context.timeline.now()
 
     def stream_of(self, request: SpeechRequest, context: SpeechContext) -> Stream:
         """Speak a request as a stream (see ``stream``)."""
+        return self.stream_later(request, context)()
+
+    def stream_later(self, request: SpeechRequest, context: SpeechContext) -> Callable[[], Stream]:
         request = self.with_defaults(request)
         if (best := getattr(request.settings, "best", 1)) > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
-        [chunks], facts, rendered = self._begin([request], context)
-        return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, self._notes_on_text(request))
+        context.timeline.mark_text_ready()
+        return partial(self._stream, request, self._chunks(request, context), context)
 
     def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> IncrementalStream:
         """Speak a text that is still arriving. All fields of the request apply except ``text`` (see ``feed``)."""
         check_type("texts", texts, Iterable, "pieces of text")
         request = self.with_defaults(request.changed(ssml=False))
         self._require(request)
-        if (cast := request.roles) and cast.attributed and cast.voices:
-            name = request.voices_of_quotations
-            message = (
-                f"{name} cannot be used with text that is still arriving, because a quotation may not be complete yet: "
-                "leave it out"
-            )
-            if name == "cast" and cast.narrator:  # the cast also has a voice for the narration
-                raise UserError(message, name)
-            raise NoEffectError(name, "on text that is still arriving", text=message)
+        check_cast(request)
         request = request.changed(voice=self.voice_of(request, context))
-
-        def begin(text: str) -> Stream:
-            usage_before = replace(context.usage)
-            try:
-                stream = self.stream_of(replace(request, text=text), context)
-                context.voice = last_voice(text, context.voice)
-                return stream
-            except NothingToSayError:  # the stream holds this text back, and passes it again with the text after it
-                context.usage = usage_before
-                raise
-
         return IncrementalStream(
             texts,
-            begin,
+            partial(begin_stream, self.stream_of, request, context),
             self.normaliser(request.settings),
             request.lexicon,
             self.sample_rate,
@@ -308,7 +303,9 @@ class Speaker(AsyncSpeech):
             request.markdown,
         )
 
-    def prepare(self, voice: Any = None, settings: Any = None) -> Any:
+    def prepare(
+        self, voice: str | Path | Voice | None = None, settings: SpeechOptions | SpeechSettings | None = None
+    ) -> str | Voice | None:
         """Load the voice and the networks in advance, so that the first text starts sooner.
 
         Args:
@@ -316,7 +313,7 @@ class Speaker(AsyncSpeech):
             settings: Settings, as for ``speak``. ``prepare`` loads only the networks that these settings need.
 
         Returns:
-            The loaded voice, which ``speak`` takes as ``voice``.
+            The loaded voice, which ``speak`` takes as ``voice``. ``None`` stands for the only voice of a model.
 
         Raises:
             UserError: The voice or the settings are wrong, in the ways that ``speak`` lists.
@@ -329,39 +326,49 @@ class Speaker(AsyncSpeech):
 
     # Helpers
 
+    def _chunks(self, request: SpeechRequest, context: SpeechContext) -> Sequence[Chunk]:
+        """Split the text of a request into chunks, and check the networks and voices that the chunks need."""
+        chunks = self.chunks(request, context)
+        self._require(request)
+        for name in dict.fromkeys(chunk.named for chunk in chunks if chunk.named):
+            self.named_voice(name, request, context, self.check_voice)
+        self.check_voice(request, context)
+        return chunks
+
+    def _stream(
+        self,
+        request: SpeechRequest,
+        chunks: Sequence[Chunk],
+        context: SpeechContext,
+        begun: Begun | None = None,
+        began: float | None = None,
+    ) -> Stream:
+        """Make the stream of a complete request. ``begun`` is the result of ``_begin``, if it was called already."""
+        facts, rendered = begun or self._begin([request], [chunks], context)
+        notes = self._notes(request, chunks)
+        return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, notes, began)
+
     def _begin(
-        self, requests: Sequence[SpeechRequest], context: SpeechContext
-    ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
-        """Split the texts of the requests into chunks, load their voices, and prepare to render the chunks.
+        self, requests: Sequence[SpeechRequest], chunks: Sequence[Sequence[Chunk]], context: SpeechContext
+    ) -> Begun:
+        """Load the voices of requests that differ only in their texts, and prepare to render their chunks.
 
-        Args:
-            requests: Requests that differ only in their texts.
-            context: Context of the work.
-
-        Returns:
-            The chunks of each request, the facts that all requests share, and the iterator that renders all chunks.
+        Returns the facts that all requests share, and the iterator that renders all chunks.
         """
-        context.timeline.mark_text_ready()
-        # several texts have separate limits, but the pieces of one arriving text share the limits of their context
-        contexts = (
-            [context]
-            if len(requests) == 1
-            else [replace(context, usage=TextUsage(context.usage.limits)) for _ in requests]
-        )
-        chunks = [self.chunks(request, its_context) for request, its_context in zip(requests, contexts, strict=True)]
-        self._require(requests[0])
         voices: dict[str, Any] = {}
-        for request, text_chunks in zip(requests, chunks, strict=True):
-            for chunk in text_chunks:
-                if chunk.named and chunk.named not in voices:
-                    voices[chunk.named] = self.named_voice(chunk.named, request, context)
+        pairs = [(request, chunk) for request, of_text in zip(requests, chunks, strict=True) for chunk in of_text]
+        for request, chunk in pairs:
+            if chunk.named and chunk.named not in voices:
+                voices[chunk.named] = self.named_voice(chunk.named, request, context)
         voices[""] = self.voice_of(requests[0], context)
-        for chunk in (all_chunks := [chunk for text_chunks in chunks for chunk in text_chunks]):
+        for chunk in (all_chunks := [chunk for _, chunk in pairs]):
             chunk.voice = voices[chunk.named]
-        return chunks, self.facts(requests[0], voices[""]), self.render(all_chunks, requests[0], context)
+        return self.facts(requests[0], voices[""]), self.render(all_chunks, requests[0], context)
 
-    def named_voice(self, name: str, request: SpeechRequest, context: SpeechContext) -> Any:
-        """Look up a voice that the text or its cast names, and return the object that ``render`` takes.
+    def named_voice(
+        self, name: str, request: SpeechRequest, context: SpeechContext, look_up: Callable[..., Any] | None = None
+    ) -> Any:
+        """Look up a voice that the text or its cast names, and return the result of ``voice_of`` for the voice.
 
         Raises:
             UserError: The voice is unknown, or does not suit the model. The message gives the line of the text.
@@ -373,20 +380,19 @@ class Speaker(AsyncSpeech):
             if context.named_voice is None and name not in cast_voices and self.model.has_latents:
                 check_named_voice(name, self.voices)
             voice_or_name = context.named_voice(voice) if context.named_voice else voice
-            return self.voice_of(replace(request, voice=voice_or_name), context)
+            return (look_up or self.voice_of)(replace(request, voice=voice_or_name), context)
         except UserError as error:
             cast = "" if voice == name else f" of {name} in the cast"
             line = request.text.count("\n", 0, max(0, request.text.find(name))) + 1
             kind = NotFoundError if isinstance(error, NotFoundError) else UserError
             raise kind(f"line {line}, voice {voice!r}{cast}: {error}") from error
 
-    def _notes_on_text(self, request: SpeechRequest) -> list[str]:
+    def _notes(self, request: SpeechRequest, chunks: Sequence[Chunk]) -> list[str]:
         """Return notes on text that the model cannot speak. Log a note if this speaker has not logged it before."""
-        notes = notes_on_text(request, self.normaliser(request.settings))
-        for note in notes:
-            if note not in self.warned:
-                self.warned.add(note)
-                LOGGER.warning("%s", note)
+        notes = notes_on_text(request, self.normaliser(request.settings), chunks)
+        for note in [note for note in notes if note not in self.warned]:
+            self.warned.add(note)
+            LOGGER.warning("%s", note)
         return notes
 
     def _require(self, request: SpeechRequest) -> None:

@@ -1,5 +1,6 @@
 """Test that pages are true, and that the files for services start the programs that they name."""
 
+import inspect
 import json
 import plistlib
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import ane
 from ane.cli import parser
 from docs import generate
 
@@ -62,6 +64,19 @@ def test_every_page_is_in_the_navigation_and_in_the_table_of_the_readme() -> Non
     for page in DOCS.glob("*.md"):
         assert f": {page.name}\n" in navigation, page.name
         assert page.stem == "index" or f"](docs/{page.name})" in readme, page.name
+
+
+def test_the_page_of_the_api_lists_the_arguments_that_help_shows() -> None:
+    griffe = pytest.importorskip("griffe", reason="pip install 'tortoise-ane[docs]'")
+    assert "docs/fields.py" in (ROOT / "mkdocs.yml").read_text()
+    extensions = griffe.load_extensions(str(DOCS / "fields.py"))
+    speaker = griffe.load("ane", extensions=extensions, search_paths=[str(ROOT)])["speech.speaker.Speaker"]
+    for name in ("speak", "speak_all", "stream", "feed", "speak_async", "stream_async"):
+        shown = inspect.signature(getattr(ane.Speaker, name)).parameters
+        assert [parameter.name for parameter in speaker.all_members[name].parameters] == list(shown)
+    voice = speaker["speak"].parameters["voice"]
+    assert (voice.annotation, voice.default) == ("str | Path | Voice | None", "None")
+    assert "seed: Random seed" in speaker["speak"].docstring.value
 
 
 def test_the_generated_tables_are_current() -> None:

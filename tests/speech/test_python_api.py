@@ -5,6 +5,8 @@ import inspect
 import io
 import os
 import pickle
+import pydoc
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -179,7 +181,11 @@ def test_a_recording_is_transcribed_by_one_call(tmp_path: Path) -> None:
         (lambda: ane.save_voice("a.safetensors", 3), InvalidValueError, "voice must be a voice, got 3"),
         (lambda: ane.read_lexicon(3), InvalidValueError, "path must be a path, got 3"),
         (lambda: ane.Lexicon(3), InvalidValueError, "entries must be a mapping from words to respellings, got 3"),
-        (lambda: ane.Lexicon(["a"]), InvalidValueError, "entries must be a mapping from words to respellings, got 'a'"),
+        (
+            lambda: ane.Lexicon(["a"]),
+            InvalidValueError,
+            "entries must be a mapping from words to respellings, got ['a']",
+        ),
         (lambda: ane.Lexicon(unreadable=[]), InvalidValueError, "unreadable must be one of"),
         (lambda: ane.transcribe(3), InvalidValueError, "path must be a path, got 3"),
         (lambda: ane.transcribe("a.wav", 3), InvalidValueError, "model must be a name or a path, got 3"),
@@ -205,11 +211,14 @@ async def program(speaker: ane.Speaker) -> None:
     speaker.speak(text="a", cast={"narrator": "x"}, voice=speaker.voice_of_clips([], 24000), lexicon=ane.Lexicon())
     with speaker.stream("a") as stream:
         speech: ane.Speech = stream.collect()
+        speeches = [*speaker.speak_all(("a", "b")), *speaker.speak_all({"a": 1}), *speaker.speak_all(["a"], seed=1)]
         known = speech.seed + stream.tokens, speech.voice.title(), speech.mels[0].shape
     words = [word.start for word in ane.transcribe("a.wav", model="whisper", word_times=True).words]
     speaker.stream("a", sed=1)  # wrong
     speaker.speak("a", seed="a")  # wrong
     speaker.feed(["a"], voice="x", speed="fast")  # wrong
+    speaker.speak_all("a")  # wrong
+    speaker.prepare(voice=3)  # wrong
     list(speaker.speak_all(["a"], lexicn=None))  # wrong
     speaker.speak("a", settings={"candidates": 4})  # wrong
     speaker.speak("a", voice=1)  # wrong
@@ -272,9 +281,21 @@ def test_what_a_type_checker_refuses_is_one_clear_line_without_one() -> None:
 
 
 def test_every_way_to_speak_takes_the_same_fields() -> None:
-    assert {"text", "voice", "seed", "speed", "progress"} <= set(inspect.signature(SpeechCall).parameters)
+    fields = inspect.signature(SpeechCall).parameters
+    assert {"text", "voice", "seed", "speed", "progress"} <= set(fields)
     for method in (Speaker.speak, Speaker.stream, Speaker.speak_in_chunks, Speaker.speak_async, Speaker.stream_async):
-        assert list(inspect.signature(inspect.unwrap(method)).parameters) == ["self", "call"]
+        assert list(inspect.signature(method).parameters) == ["self", *fields]
+    for method in (Speaker.speak_all, Speaker.feed):
+        assert list(inspect.signature(method).parameters) == ["self", "texts", *list(fields)[1:]]
+
+
+def test_help_shows_every_argument_with_its_type_default_and_meaning() -> None:
+    shown = inspect.signature(Speaker.speak).parameters
+    assert shown["text"].annotation is str
+    assert (shown["seed"].annotation, shown["seed"].default) == (int | None, None)
+    assert (shown["voice"].annotation, shown["voice"].default) == (str | Path | ane.Voice | None, None)
+    described = re.findall(r"^        (\w+): [A-Z`]", pydoc.plain(pydoc.render_doc(Speaker.speak)), re.M)
+    assert described == [*list(shown)[1:], "UserError"]
 
 
 def test_settings_at_the_top_level_are_the_options_of_say() -> None:

@@ -48,7 +48,7 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
         (
             "heart",
             {"settings": TortoiseSettings()},
-            "for the heart model heart, ane.models.hibari.settings.HibariSettings, got",
+            "for the heart model heart, an object of the speaker's class `settings`, got TortoiseSetti",
         ),
         ("demo", {"settings": TortoiseSettings(), "preset": "fast"}, "settings and preset exclude each other"),
         ("demo", {"voice": 3}, "voice must be a name, a path or a voice from prepare, got 3"),

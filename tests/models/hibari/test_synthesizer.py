@@ -144,7 +144,7 @@ def test_signs_that_nothing_is_spoken_for_are_named_but_pictures_are_silent(voic
 
 def test_a_speaker_is_shown_by_its_model_voice_and_backend():
     shown = repr(ane.load(backend="torch:cpu"))
-    assert shown == "<HibariSynthesizer: model heart, voice heart, backend torch:cpu fp32>"
+    assert shown == "<Speaker: model heart, voice heart, backend torch:cpu fp32>"
     assert ", voice heart, backend torch:cpu " in repr(ane.load("demo", "torch:cpu"))
 
 
