@@ -1,4 +1,4 @@
-"""Train the autoregressive decoder, which predicts the next code of the sequence [voice][text][codes].
+"""Train the autoregressive decoder, which predicts the next code of the sequence voice, text, codes.
 
 Three choices make the decoder learn within an hour on a CPU:
 

@@ -120,7 +120,10 @@ def load_backend(
     Args:
         spec: One of ``NAMES``, or "torch:cuda:N".
         model: Bundle whose networks the backend runs.
-        precision, threads, keep, others: Fields of ``EngineOptions``.
+        precision: Field of ``EngineOptions``.
+        threads: Field of ``EngineOptions``.
+        keep: Field of ``EngineOptions``.
+        **others: Other fields of ``EngineOptions``.
 
     Raises:
         UserError: No backend has this name. Or this machine lacks the device, the precision or the number of cores. Or
