@@ -167,7 +167,7 @@ class DiffusionTts(nn.Module):
         The conditioning is the same for all timesteps.
         """
         scale, shift = voice[:, None].chunk(2, dim=-1)
-        packing = Packing(len(latents), latents.shape[1:2])
+        packing = Packing(latents.shape[0], latents.shape[1:2])  # ``len`` would fix the batch of an exported graph
         first, *blocks = self.latent_conditioner
         code = first(latents).flatten(0, 1)
         for block in blocks:
