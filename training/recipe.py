@@ -144,9 +144,9 @@ class Recipe(BaseModel):
 
     def tiny(self, steps: int) -> "Recipe":
         """Return a recipe to try the training: ``steps`` steps per part, on short clips of tones instead of speech."""
-        voices = {name: TaughtVoice(teacher=STAND_IN, hours=0.04) for name in self.voices}
+        voices = {name: TaughtVoice(teacher=STAND_IN, hours=0.02) for name in self.voices}
         parts = {name: part.model_copy(update={"steps": (steps,), "warmup": 0}) for name, part in self.parts.items()}
-        return self.model_copy(update={"voices": voices, "shard_clips": 12, "held_back": 0.5, "parts": parts})
+        return self.model_copy(update={"voices": voices, "shard_clips": 6, "held_back": 0.5, "parts": parts})
 
 
 def load_recipe(folder: Path = CONFIG) -> Recipe:
