@@ -16,6 +16,7 @@ from ane.system.errors import NoEffectError
 from ane.text.blocks import PARAGRAPH, TextBlock
 
 FORMAT = replace(FORMATS[".mp3"], bit_rate=192_000, rate=44_100)  # constant bit rate
+CREDITS = ("Opening Credits", "Closing Credits")  # titles of chapters
 HEAD, TAIL = 0.75, 2.0  # seconds of room tone before and after a chapter (ACX requires 0.5 to 1, and 1 to 5)
 ROOM_TONE = -70.0  # dB RMS, added to the whole sound, because ACX rejects digital silence
 RMS = -20.0  # dB RMS of the whole book
@@ -58,8 +59,8 @@ def closing_credits(title: str, author: str, narrator: str) -> str:
 def with_credits(document: Document, opening: str, closing: str) -> Document:
     """Add a chapter of credits at the start and at the end of a document. An empty text adds no chapter."""
     first, last = (
-        [BookChapter(f"{name} Credits", [TextBlock(PARAGRAPH, text)])] * bool(text.strip())
-        for name, text in (("Opening", opening), ("Closing", closing))
+        [BookChapter(title, [TextBlock(PARAGRAPH, text)])] * bool(text.strip())
+        for title, text in zip(CREDITS, (opening, closing), strict=True)
     )
     return replace(document, chapters=[*first, *document.chapters, *last])
 

@@ -70,7 +70,7 @@ FACTS: dict[str, Any] = {
     "hashes": dict[str, str],
     "identity": dict[str, Any],
     "written": OutputFact,
-    "sounds": dict[str, list[str]],
+    "sounds": dict[str, list[tuple[str, str]]],
 }
 # Columns that ``JobStore.chunks`` reads: those of a chunk, then take, samples, rate, elapsed, notes, lease, problems
 CHUNK: TypeAdapter[Any] = TypeAdapter(

@@ -20,7 +20,7 @@ from ane.books.narration import POLL, leases_renewed
 from ane.books.ownership import FileOwnership, published
 from ane.books.plan import digest_of
 from ane.books.sound_files import SoundFiles
-from ane.books.stale_files import chapter_sounds, stale_files
+from ane.books.stale_files import all_chapters, chapter_sounds, stale_files
 from ane.books.store import JobStore
 from ane.system import sound_formats
 from ane.system.errors import NoEffectError, UserError
@@ -236,8 +236,9 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         sounds = chapter_sounds(chunks, titles)
         paths = zip(numbers, options.paths(titles, numbers), strict=True) if options.per_chapter else ()
         ones = {path.stem: [sounds[number]] for number, path in paths}
-        every = {folder / Path(file).name: ones.get(Path(file).stem, [*sounds.values()]) for file in book.files}
-        stale = stale_files(store, every, {*sounds.values()} if prune else None)
+        book_sounds = [*sounds.values(), *([all_chapters(titles)] if prune else [])]
+        every = {folder / Path(file).name: ones.get(Path(file).stem, book_sounds) for file in book.files}
+        stale = stale_files(store, every, {*book_sounds} if prune else None)
         # The job stores only file names, because somebody may have moved its folder together with the files next to it.
         return replace(
             book,

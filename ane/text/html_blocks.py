@@ -185,7 +185,7 @@ class BlockReader:
         )
         self._names[name] += 1
         if name in HEADINGS:
-            self.titled.update(element.number for element in self._open)
+            self.titled.update(element.number for element in self._open[-20:])
         if identifier:
             block = next((element for element in reversed(self._open) if element.name in BOUNDARIES), None)
             self.targets[identifier] = block.number if block and block.name in NOTES | HEADINGS else 0
