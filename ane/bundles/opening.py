@@ -106,7 +106,7 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
     """
     family = recognised_family(path)
     if family is None and path.is_file():
-        from ane.bundles.torch_checkpoint import unknown_checkpoint
+        from ane.bundles.state_dicts import unknown_checkpoint
 
         raise unknown_checkpoint(path)
     return family or find_family()

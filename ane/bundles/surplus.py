@@ -56,14 +56,14 @@ class Surplus:
             file: Name of the file, for messages.
             unused: Entries of the state dict that no network needs.
             is_unneeded: Function that returns whether speech certainly does not need an entry.
-            siblings: Entries of the file next to the state dict. They are unneeded if they contain no tensors or belong
-                to a trainer. An adapter's tensors are always unknown.
+            siblings: Entries of the file next to the state dict. They are unneeded if they contain no tensors except
+                states of random generators, or belong to a trainer. An adapter's tensors are always unknown.
         """
-        from ane.bundles.torch_checkpoint import is_adapter, tensors_in  # imports torch
+        from ane.bundles.torch_checkpoint import is_adapter, is_random_state, tensors_in  # imports torch
 
         known: dict[str, bool] = {}
         for name, value in (siblings or {}).items():
-            keys = [key for key, _ in tensors_in({name: value})]
+            keys = [key for key, tensor in tensors_in({name: value}) if not is_random_state(tensor)]
             factors = [key for key in keys if is_adapter(key)]
             known |= dict.fromkeys(factors, False) or {name: not keys or bool(TRAINER.fullmatch(name))}
         known |= {name: bool(is_unneeded(name)) for name in unused}

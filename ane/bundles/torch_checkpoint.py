@@ -3,6 +3,7 @@
 Loading a file runs none of the code in it, and takes memory that grows only with the size of the file.
 """
 
+import difflib
 import mmap
 import pickle
 import re
@@ -26,11 +27,6 @@ SHOWN = 6  # largest number of different names in a message
 Entries = Mapping[str, torch.Tensor]  # the state dict in a checkpoint
 
 
-# prefixes that PEFT, torch.compile and torch's DataParallel add to all keys of a network
-PREFIXES = ("base_model.model.", "_orig_mod.", "module.")
-ADAPTED = ".base_layer."  # PEFT adds this to the keys of weights that an adapter changes
-
-
 # names of adapters in PEFT, loralib, kohya's scripts and LyCORIS
 ADAPTER = re.compile(r"(^|[._ -])(lora|dora|lokr|loha|hada|ia3|oft|boft|vera|adapter)s?([._ -]|$)", re.IGNORECASE)
 MERGE = "merge them into the model first (PEFT: merge_and_unload())"  # advice in messages
@@ -41,17 +37,14 @@ def is_adapter(key: str) -> bool:
     return bool(ADAPTER.search(key))
 
 
+def is_random_state(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor may be the state of a random generator, which torch stores as a row of bytes."""
+    return tensor.dtype == torch.uint8 and tensor.ndim == 1
+
+
 def shape_text(shape: tuple[int, ...]) -> str:
     """Format a shape as text: (1024, 80, 1) → "1024×80×1". The shape of a scalar becomes "a single number"."""
     return "×".join(map(str, shape)) or "a single number"
-
-
-def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
-    """Rename entries: remove ``PREFIXES`` that all keys have, and ``ADAPTED`` from the middle of a key."""
-    named = {str(key).replace(ADAPTED, "."): value for key, value in entries.items()}
-    while prefix := next((start for start in PREFIXES if named and all(key.startswith(start) for key in named)), ""):
-        named = {key.removeprefix(prefix): value for key, value in named.items()}
-    return named
 
 
 def pattern(key: str) -> str:
@@ -67,6 +60,20 @@ def summarise_keys(keys: Iterable[str], most: int = sys.maxsize) -> str:
     counts = Counter(pattern(key) for key in keys)
     names = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def nearest_surplus(key: str, entries: Iterable[str], needed: Iterable[str]) -> str:
+    """Name the keys that are similar to a missing key and that nothing needs: "the file has …". Or return "".
+
+    Args:
+        key: The missing key.
+        entries: Keys of the file.
+        needed: Keys that the networks of the file need, without weight norm. The numbers of layers do not matter.
+    """
+    known = {pattern(used) for used in needed}
+    surplus = {name: entry for entry in entries if pattern(name := folded_key(entry)) not in known}
+    near = difflib.get_close_matches(key, surplus, n=3, cutoff=0.75)
+    return f"the file has {' and '.join(surplus[name] for name in near)}, which no network needs" if near else ""
 
 
 def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
@@ -233,32 +240,6 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(
             f"{path} cannot be read as safetensors ({error}), so it is truncated or damaged: get the file again"
         ) from error
-
-
-def unknown_checkpoint(path: Path) -> UserError:
-    """Create the error for a file that no family recognises. The error's message lists the content of the file.
-
-    Raises:
-        UserError: The file is damaged.
-    """
-    content = read_safetensors(path) if path.suffix == ".safetensors" else load_pickle(path)
-    if isinstance(content, Mapping) and content and all(is_adapter(str(key)) for key in content):
-        return UserError(
-            f"{path} has only the weights of an adapter (LoRA or similar): import its model and add lora={path}, or "
-            f"{MERGE} and import the whole model"
-        )
-    if isinstance(content, Mapping) and "optimizers" in content:
-        return UserError(
-            f"{path} is the state of a trainer, whose weights are in another file: give that file, such as the "
-            "N_gpt.pth that the trainer wrote"
-        )
-    names = summarise_keys(map(str, content), SHOWN) if isinstance(content, Mapping) else type(content).__name__
-    return UserError(
-        f"{path} is not a checkpoint that this version can read: it holds {names or 'nothing'}. A FastSpeech "
-        "checkpoint has word_emb.weight, and a Whisper checkpoint has dims and model_state_dict. For Tortoise, give "
-        "the directory with its .pth files, or one whole network such as a fine-tuned decoder, and base=NAME for "
-        "the other networks"
-    )
 
 
 def _check_zip(path: Path) -> None:

@@ -81,6 +81,11 @@ def write_safetensors(folder: Path, files: Files) -> Path:
     return folder / "gpt.safetensors"
 
 
+def write_prefixed_safetensors(folder: Path, files: Files) -> Path:
+    save_file({f"autoregressive.{key}": value.clone() for key, value in files[GPT].items()}, folder / "p.safetensors")
+    return folder / "p.safetensors"
+
+
 def write_all(folder: Path, files: Files) -> Path:
     folder.mkdir(exist_ok=True)
     for name, entries in files.items():
@@ -220,6 +225,24 @@ LAYOUTS = {
     "from DataParallel": alone("parallel.pth", in_parallel),
     "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
     "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),
+    "under model_state_dict": alone("step_9.pth", lambda entries: {"model_state_dict": entries, "step": 9}),
+    "of Lightning, as a module": alone(
+        "module.ckpt", lambda entries: {"state_dict": {f"model.gpt.{key}": entries[key] for key in entries}}
+    ),
+    "with any prefix, in safetensors": CommunityFile(write_prefixed_safetensors),
+    "averaged, next to the last weights": alone(
+        "both_ema.pth",
+        lambda entries: {"model": {key: 0 * entries[key] for key in entries}, "ema": in_parallel(entries), "step": 9},
+    ),
+    "with the states of generators, and words of other models": alone(
+        "words.pt",
+        lambda entries: {
+            "model": entries,
+            "generator": {"cpu": torch.Generator().get_state()},
+            "generators": [torch.Generator().get_state()],
+            "dims": {"width": 3},
+        },
+    ),
     "under both": alone("both.pth", lambda entries: {"state_dict": in_parallel(entries)}),
     "of averaged weights": alone("ema.pth", lambda entries: {"ema": entries, "step": torch.tensor(9).item()}),
     "compiled, of Lightning": alone(

@@ -15,11 +15,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ane.bundles import open_model
 from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
+from ane.bundles.state_dicts import plain_names
 from ane.bundles.torch_checkpoint import load_pickle
+from ane.bundles.weights import layout
+from ane.models.fastspeech import networks as fastspeech
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
 from ane.models.tortoise.checkpoints import import_tortoise, packaged_file, sizes_of
 from ane.models.tortoise.networks import NETWORKS
+from ane.models.whisper.networks import WHISPER_NETWORKS
 from tests.edits import edit_checkpoint, edit_json
 from tests.refusals import assert_refused, refusal_of
 from tests.tables import rows
@@ -66,6 +71,46 @@ def test_a_file_that_lacks_one_key_of_a_network_names_it(directory):
         r"most keys of Tortoise's autoregressive\.pth, but it lacks mel_head\.weight",
         lambda: family_of_checkpoints(directory / "8301_gpt.pth"),
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "other"),
+    [
+        ("autoregressive.pth", "gpt.h.0.mlp.c_fc.weight", "gpt.h.0.mlp.c_fx.weight"),
+        ("autoregressive.pth", "conditioning_encoder.init.bias", "conditioning_encoder.inits.bias"),
+        ("diffusion_decoder.pth", "layers.1.attn.qkv.weight", "layers.1.attn.qkvs.weight"),
+        ("hifidecoder.pth", "conv_pre.weight", "conv_prae.weight"),
+    ],
+)
+def test_a_missing_key_is_named_with_the_keys_that_may_be_it(directory, file, key, other):
+    parts = [key, f"{key}_g", f"{key}_v"]
+    edit_checkpoint(
+        directory / file,
+        lambda entries: entries.update(
+            {part.replace(key, other): entries.pop(part) for part in parts if part in entries}
+        ),
+    )
+    message = refusal(directory)
+    assert f"{file}: key {key} is missing: the file has {other}" in message
+    assert "which no network needs" in message
+
+
+@pytest.mark.parametrize("name", ["autoregressive.pth", "8301_gpt.pth"])
+def test_a_file_that_lacks_a_key_of_one_layer_is_not_called_misnamed(name, directory, original):
+    edit_checkpoint(directory / "autoregressive.pth", lambda entries: entries.pop("gpt.h.0.mlp.c_fc.weight"))
+    (directory / "autoregressive.pth").rename(directory / name)
+    message = refusal_of(import_tortoise, directory / name, base=open_model(original))
+    assert "key gpt.h.0.mlp.c_fc.weight is missing: other keys of gpt.h.0. are there" in message
+
+
+@pytest.mark.parametrize("networks", [NETWORKS, fastspeech.NETWORKS, WHISPER_NETWORKS])
+def test_the_keys_of_a_network_have_no_common_prefix(networks):
+    """Importers remove a prefix that all keys of a file have."""
+    for file in {network.file for network in networks.values()}:
+        held = [network for network in networks.values() if network.file == file]
+        main = [network for network in held if not network.prefix] or held
+        keys = [network.prefix + key for network in main for key in layout(network, network.official()).shapes]
+        assert list(plain_names(dict.fromkeys(keys))) == keys
 
 
 def test_latents_of_a_voice_are_no_network(tmp_path):

@@ -49,7 +49,6 @@ OTHERS = {
         lambda entries: entries | {"speaker_embedding.weight": torch.ones(2, 3)},
         "speaker_embedding.weight. The model may sound different",
     ),
-    "averaged weights next to the last": (lambda entries: {"model": entries, "ema": entries}, "ema. "),
     "an adapter next to the network": (
         lambda entries: {"model": entries, "lora": {"a": torch.ones(2)}, "step": 3},
         "adapter (LoRA or similar)",
@@ -267,6 +266,37 @@ def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, acce
     save_file({"x.lora_A.weight": torch.ones(2)}, tmp_path / "whisper" / "adapter_model.safetensors")
     assert "adapter_model.safetensors: x.lora_A.weight. Either merge" in refused(source.parent)
     accepted(source.parent, "--ignore-unknown")
+
+
+@pytest.mark.parametrize("flags", [(), ("--ignore-unknown",)])
+def test_averaged_weights_are_chosen_and_the_others_named(flags, directory, original, tmp_path, accepted):
+    entries = torch.load(directory / GPT, weights_only=True)
+    zeros = {key: 0 * value for key, value in entries.items()}
+    torch.save({"model": zeros, "ema": entries}, source := tmp_path / "tuned_gpt.pth")
+    printed = " ".join(accepted(source, "--base", original, *flags).split())
+    assert "has weights in ema and model: this model gets the averaged weights (ema)" in printed
+    found, expected = (open_model(bundle).tensors("autoregressive") for bundle in (tmp_path / "imported", original))
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("names", [("model", "state_dict"), ("ema", "model_ema", "model")])
+def test_a_file_with_several_state_dicts_of_equal_rank_is_refused(names, directory, original, tmp_path, refused):
+    entries = torch.load(directory / GPT, weights_only=True)
+    torch.save(dict.fromkeys(names, entries), source := tmp_path / "tuned_gpt.pth")
+    line = refused(source, "--base", original, "--ignore-unknown")
+    assert all(name in line for name in ("has several state dicts", *names, "torch.save(content[NAME], FILE)"))
+
+
+def test_averaged_weights_of_the_other_models_are_chosen(tmp_path, accepted):
+    entries, zeros = fastspeech_entries(), {key: 0 * value for key, value in fastspeech_entries().items()}
+    torch.save({"model": zeros, "ema": entries}, source := tmp_path / "lj.pt")
+    vocoder = write_hifigan(tmp_path / "generator.pth")
+    edit_checkpoint(vocoder, lambda loaded: loaded.update(ema=loaded["generator"]))
+    printed = " ".join(accepted(source, "--vocoder", vocoder).split())
+    assert all(f"in ema and {name}: this model gets the averaged" in printed for name in ("model", "generator"))
+    whisper = write_openai(tmp_path / "whisper")
+    edit_checkpoint(whisper, lambda loaded: loaded.update(ema=loaded["model_state_dict"]))
+    assert "in ema and model_state_dict: this" in " ".join(accepted(whisper, "--force").split())
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from ane.bundles.contents import Contents
+from ane.bundles.state_dicts import StateDict, find_state_dict
 from ane.bundles.surplus import Surplus
-from ane.bundles.torch_checkpoint import Entries, assemble, load_pickle, match_entries, plain_names
+from ane.bundles.torch_checkpoint import Entries, assemble, load_pickle, match_entries, nearest_surplus
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
 from ane.models.vocoders.bigvgan import is_bigvgan
-from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
+from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint, find_generator, has_generator
 from ane.system.errors import UserError
 
-WRAPPERS = ("model", "ema")  # keys under which a file may have the state dict
 SIDES = ("phoneme_side", "mel_side")
 TABLE_ERROR = 5e-3  # largest allowed error in a stored position table; rounding to fp16 makes 2.5e-4, to bf16 2e-3
 WRONG_KIND = "this is not a checkpoint of NVIDIA's FastSpeech example, or it is damaged"
@@ -46,14 +46,14 @@ def import_fastspeech(
             has unknown entries.
     """
     padding = read_arguments(config or {}, where)
-    entries, other_entries = checkpoint_entries(path)
+    entries, other_entries, _, notes = checkpoint_entries(path)
     sizes = infer_config(entries, path, padding)
     sizes.check(str(path))
     sources = match_entries(
         layout(NETWORKS["fastspeech"], sizes).shapes,
         entries,
         path,
-        lambda key: WRONG_KIND,
+        lambda key: why_missing(key, entries),
         lambda: "the sizes of the tensors do not fit together, so the file is damaged",
     )
     check_positions(entries, sizes, path)
@@ -84,6 +84,7 @@ def import_fastspeech(
         precision=precision or PRECISION_NAMES.get(entries["word_emb.weight"].dtype, "fp32"),
         trained=(config or {}).get("trained", True) is not False,
         surplus=surplus,
+        notes=(*notes, *(generator.notes if generator else ())),
     )
 
 
@@ -108,12 +109,11 @@ def is_fastspeech(path: Path) -> bool:
     content = load_pickle(path) if path.is_file() else {}
     if not isinstance(content, Mapping):
         return False
-    entries = next((content[name] for name in WRAPPERS if isinstance(content.get(name), Mapping)), content)
     starts = ("word_emb.", *(f"{side}." for side in SIDES))
-    generator = content.get("generator", {})
-    if isinstance(generator, Mapping) and is_bigvgan(generator):
-        return False  # the file is a vocoder of Tortoise
-    return "generator" in content or any(key.startswith(starts) for key in plain_names(entries))
+    vocoder = find_generator(content, path)
+    if "generator" in vocoder.wrappers and has_generator(vocoder.entries):
+        return not is_bigvgan(vocoder.entries)  # a BigVGAN is a vocoder of Tortoise
+    return any(key.startswith(starts) for key in find_state_dict(content, path).entries)
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
@@ -133,24 +133,27 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
     return padding
 
 
-def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the state dict in a checkpoint and the other entries of the file. The function removes prefixes of the keys.
+def checkpoint_entries(path: Path) -> StateDict:
+    """Read the state dict in a checkpoint.
 
     Raises:
-        UserError: The file is missing, is damaged, or is not a FastSpeech checkpoint.
+        UserError: The file is missing or damaged, is not a FastSpeech checkpoint, or holds several state dicts.
     """
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")
-    if "generator" in loaded:
+    if has_generator(find_generator(loaded, path).entries):
         raise UserError(
             f"{path} is a vocoder, not a FastSpeech checkpoint: import both together with "
             f"`ane import CHECKPOINT.pt --vocoder {path} -o DIRECTORY`"
         )
-    wrapper = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
-    if wrapper is None:
-        return plain_names(loaded), {}
-    return plain_names(loaded[wrapper]), {str(key): value for key, value in loaded.items() if key != wrapper}
+    return find_state_dict(loaded, path)
+
+
+def why_missing(key: str, entries: Entries) -> str:
+    """Return the end of the message about a missing key."""
+    needed = layout(NETWORKS["fastspeech"], FastSpeechConfig()).shapes
+    return nearest_surplus(key, entries, [*needed, *(f"{side}.position.weight" for side in SIDES)]) or WRONG_KIND
 
 
 def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig:
@@ -159,7 +162,8 @@ def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig
     def shape(key: str, dimensions: int) -> tuple[int, ...]:
         value = entries.get(key)
         if not isinstance(value, torch.Tensor) or value.ndim != dimensions:
-            raise UserError(f"{path}: key {key} {'is missing' if value is None else 'has a wrong shape'}: {WRONG_KIND}")
+            fault = f"is missing: {why_missing(key, entries)}" if value is None else f"has a wrong shape: {WRONG_KIND}"
+            raise UserError(f"{path}: key {key} {fault}")
         return tuple(value.shape)
 
     embeddings, width = shape("word_emb.weight", 2)

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ane.bundles import Bundle
 from ane.bundles.hub import CHECKPOINTS
-from ane.bundles.torch_checkpoint import SHOWN, Entries, load_pickle, plain_names, read_safetensors, summarise_keys
+from ane.bundles.state_dicts import StateDict, find_state_dict
+from ane.bundles.torch_checkpoint import SHOWN, Entries, load_pickle, read_safetensors, summarise_keys
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_keys import configs, held_files, lacking_keys, looks_like, networks_of
+from ane.models.tortoise.upstream_keys import configs, held_files, lacking_keys, looks_like, networks_of, renamed_key
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan
 from ane.system.errors import UserError
 from ane.system.files import no_such_file, read_json
@@ -26,27 +27,21 @@ from ane.text.other_languages import LANGUAGES
 from ane.text.tokenizer import Tokenizer
 
 PATTERNS = (*(f"*{suffix}" for suffix in CHECKPOINTS), "pytorch_model.bin")
-WRAPPERS = (
-    *dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper),
-    "state_dict",
-    "model",
-    "ema",
-)
-NESTED = 3  # how many dicts around a state dict are opened
+WRAPPERS = tuple(dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper))
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
 BIGVGAN = "bigvgan_24khz_100band.pth"
 
 
-def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the state dict in a file, and the other entries of the dicts that contain it, such as "optimizer".
+def read_entries(path: Path) -> StateDict:
+    """Read the state dict in a file.
 
     Raises:
-        UserError: The file does not hold a state dict.
+        UserError: The file does not hold a state dict, or holds several.
     """
     if path.suffix == ".safetensors":
-        return plain_names(read_safetensors(path)), {}
+        return find_state_dict(read_safetensors(path), path)
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         if isinstance(loaded, tuple) and loaded and all(isinstance(each, Tensor) for each in loaded):
@@ -55,25 +50,19 @@ def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 "give it to `ane voices add` or `-v`"
             )
         raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict: is it a renamed file?")
-    beside: dict[str, Any] = {}
-    for _ in range(NESTED):
-        wrapper = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
-        if wrapper is None:
-            break
-        beside |= {str(key): value for key, value in loaded.items() if key != wrapper}
-        loaded = loaded[wrapper]
-    return plain_names(loaded), beside
+    return find_state_dict(loaded, path, WRAPPERS)
 
 
 def has_networks(path: Path) -> bool:
     """Return whether a file holds Tortoise networks. Raises UserError if it is damaged or a network lacks keys."""
-    entries, _ = read_entries(path)
+    entries = read_entries(path).entries
     if not (names := _names(entries)):
         for file in REQUIRED:
             if lacking := lacking_keys(entries, file, configs({}, "")):
+                renamed = renamed_key(lacking[0], entries, file, configs({}, ""))
                 raise UserError(
-                    f"{path} has most keys of Tortoise's {file}, but it lacks "
-                    f"{summarise_keys(lacking, SHOWN)}: get the file again, or save the whole network"
+                    f"{path} has most keys of Tortoise's {file}, but it lacks {summarise_keys(lacking, SHOWN)}"
+                    f"{renamed and f' ({renamed})'}: get the file again, or save the whole network"
                 )
     return bool(names)
 
@@ -91,7 +80,7 @@ def find_files(path: Path) -> dict[str, Path]:
             the same official file.
     """
     if os.path.isfile(path):
-        entries, _ = read_entries(path)
+        entries = read_entries(path).entries
         if names := _names(entries):
             return dict.fromkeys(names, path)
         raise UserError(f"{path} does not hold a Tortoise network, but {summarise_keys(entries, SHOWN) or 'nothing'}")
@@ -106,7 +95,7 @@ def find_files(path: Path) -> dict[str, Path]:
     )
     if not set(REQUIRED) <= set(found):  # only then, because reading the keys of every file takes seconds
         others = {
-            file: _names(read_entries(file)[0])
+            file: _names(read_entries(file).entries)
             for file in sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern))
             if file not in found.values() and file.name != MEL_NORMS
         }
@@ -165,7 +154,7 @@ def check_vocoder(path: Path) -> None:
     """Raise UserError if the file at ``path`` does not exist or does not hold a BigVGAN vocoder."""
     if not os.path.isfile(path):
         raise UserError(f"vocoder {path}: {no_such_file(path)}", "vocoder")
-    entries = read_entries(path)[0]
+    entries = read_entries(path).entries
     if not is_bigvgan(entries):
         raise UserError(
             f"vocoder {path} is not a BigVGAN, which would have activation_post.act.alpha, but holds "

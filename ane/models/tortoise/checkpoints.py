@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from ane.bundles import Bundle
 from ane.bundles.contents import Contents
 from ane.bundles.opening import read_constructor_arguments
+from ane.bundles.state_dicts import StateDict
 from ane.bundles.surplus import Surplus
 from ane.bundles.tokenizer_json import read_tokenizer
 from ane.bundles.torch_checkpoint import assemble, load_pickle
@@ -98,11 +99,12 @@ def import_tortoise(
         config, where = read_constructor_arguments(beside), str(beside)
     sizes = sizes_of(files, config, where, base)
     adapter = read_lora(lora) if lora else None
-    tokenizer, surplus, halves = _tokenizer(folder, base), Surplus(), set[str]()
+    tokenizer, surplus, halves, notes = _tokenizer(folder, base), Surplus(), set[str](), list[str]()
     check_vocabulary(tokenizer, sizes["autoregressive"].number_text_tokens, folder)
     for file in dict.fromkeys(files.values()):
         held = [name for name in files if files[name] == file]
-        entries, beside_it = _entries(file, sizes)
+        entries, beside_it, _, found_notes = _entries(file, sizes)
+        notes += found_notes
         used = {
             name: match(name, sizes, entries, file)
             for official in held
@@ -134,7 +136,7 @@ def import_tortoise(
         if network not in own:
             return base.tensors(network)
         file = files[NETWORKS[network].file]
-        entries, _ = _entries(file, sizes)
+        entries = _entries(file, sizes).entries
         return {key: assemble(source, entries) for key, source in match(network, sizes, entries, file).items()}
 
     networks = {*own, *(base.networks if base else ())}
@@ -144,7 +146,8 @@ def import_tortoise(
         adapter.check_layers(shapes)
         if any(f"{layer}.weight" in shapes["autoregressive"] for layer in adapter.factors):
             md5 = adapter.decoder_md5(md5)
-    voices, default_voice, notes = find_voices(folder, base, sizes, md5, plain_md5)
+    voices, default_voice, voice_notes = find_voices(folder, base, sizes, md5, plain_md5)
+    notes += voice_notes
     if borrowed := [name for file in files for name in networks_of(file) if name not in own]:
         notes.append(f"The checkpoint lacks {' and '.join(borrowed)}, so this model gets the one of {base.name}")
     if adapter:
@@ -192,7 +195,7 @@ def source_files(
 
 def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:
     """List the networks in the files. A file may lack an encoder if ``base`` has this encoder."""
-    keys = {path: read_entries(path)[0] for path in files.values()}
+    keys = {path: read_entries(path).entries for path in files.values()}
     return [
         name
         for file, path in files.items()
@@ -217,15 +220,17 @@ def sizes_of(
             if name not in own or (config is None and NETWORKS[name].file not in stated)
         }
     if "autoregressive" in own and not states_vocabulary(config or {}):
-        entries, _ = _entries(files["autoregressive.pth"], sizes)
+        entries = _entries(files["autoregressive.pth"], sizes).entries
         sizes["autoregressive"] = with_vocabulary(sizes["autoregressive"], entries)
     return sizes
 
 
-def _entries(file: Path, sizes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a file's state dict under upstream's keys, and the file's other entries (see ``read_entries``)."""
-    entries, beside = read_entries(file)
-    return official_entries(entries, sizes["autoregressive"].heads) if held_files(entries) else entries, beside
+def _entries(file: Path, sizes: Mapping[str, Any]) -> StateDict:
+    """Read a file's state dict under upstream's keys."""
+    found = read_entries(file)
+    if not held_files(found.entries):
+        return found
+    return found._replace(entries=official_entries(found.entries, sizes["autoregressive"].heads))
 
 
 def _md5(file: Path) -> str:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from ane.bundles.family import Config
-from ane.bundles.torch_checkpoint import SHOWN, Entries, folded_key, match_entries, pattern, sources, summarise_keys
+from ane.bundles.torch_checkpoint import (
+    SHOWN,
+    Entries,
+    folded_key,
+    match_entries,
+    nearest_surplus,
+    pattern,
+    sources,
+    summarise_keys,
+)
 from ane.bundles.weights import layout
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
@@ -56,7 +65,7 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
         entries,
         path,
         lambda key: _why_missing(key, entries, path, configs, name),
-        lambda: _why_misshapen(entries, path, configs),
+        lambda: _why_misshapen(entries, path, configs, NETWORKS[name].file),
         NETWORKS[name].prefix,
     )
 
@@ -125,11 +134,11 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
     return best[2]
 
 
-def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
-    """Return the keys of an official file's main networks, without layer numbers."""
+def _patterns(file: str, configs: Mapping[str, Any], networks: Iterable[str] | None = None) -> set[str]:
+    """Return the keys of networks in an official file, without layer numbers. ``None`` means its main networks."""
     return {
         pattern(NETWORKS[name].prefix + key)
-        for name in main_networks(file)
+        for name in (main_networks(file) if networks is None else networks)
         for key in layout(NETWORKS[name], configs[name]).shapes
     }
 
@@ -144,6 +153,11 @@ def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> lis
     return lacking if 2 * len(lacking) < len(wanted) else []
 
 
+def renamed_key(key: str, entries: Entries, file: str, configs: Mapping[str, Any]) -> str:
+    """Name the entries that may be the missing ``key`` of an official file (see ``nearest_surplus``)."""
+    return nearest_surplus(key, entries, _patterns(file, configs, networks_of(file)))
+
+
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any], name: str) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
         found = summarise_keys(map(str, entries), SHOWN) or "nothing"
@@ -152,16 +166,21 @@ def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, A
         pattern(folded_key(present)) for present in entries
     }:
         return f"the file lacks the whole {name}: name a bundle that has it, with base=NAME"
-    other = looks_like(entries, path.name, configs)
-    if other:
+    file = NETWORKS[name].file
+    if other := looks_like(entries, file, configs):
         return f"it has the keys of {other}, so the file is misnamed"
+    if renamed := renamed_key(key, entries, file, configs):
+        return renamed
+    layer = re.match(r".*\.\d+\.", key)
+    if layer and any(present.startswith(layer[0]) for present in entries):
+        return f"other keys of {layer[0]} are there, so the file is damaged, or its trainer left the key out"
     if pattern(key) in {pattern(folded_key(present)) for present in entries}:
         return f"other layers have it, so the file has fewer layers than its config or is damaged; {_size_hint(path)}"
-    return f"this is not upstream's {path.name}, or a damaged copy of it"
+    return f"this is not upstream's {file}, or a damaged copy of it"
 
 
-def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
-    other = looks_like(entries, path.name, configs)
+def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any], file: str) -> str:
+    other = looks_like(entries, file, configs)
     if other and _fits(other, configs, entries):
         return f"it fits {other}, so the file is misnamed"
     return _size_hint(path)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ane.bundles.family import Network, freeze
-from ane.bundles.torch_checkpoint import Entries, assemble, load_pickle, match_entries, plain_names, sources
+from ane.bundles.state_dicts import StateDict, find_state_dict
+from ane.bundles.torch_checkpoint import Entries, assemble, load_pickle, match_entries, nearest_surplus, sources
 from ane.bundles.weights import layout
 from ane.models.vocoders.hifigan import AUDIO, MelHifiganConfig
 from ane.system.errors import UserError
@@ -33,6 +34,7 @@ class HifiganCheckpoint:
         config: Sizes of the generator.
         unused: Keys of the generator's state dict that the network does not use.
         beside: Entries of the file that are not the generator.
+        notes: Sentences for the user about the choice of the generator's weights.
 
     Raises:
         UserError: The file is missing or damaged, is not a HiFi-GAN generator, or was trained for sound that differs
@@ -44,33 +46,44 @@ class HifiganCheckpoint:
         loaded = load_pickle(path)
         if not isinstance(loaded, Mapping):
             raise UserError(f"{path} contains a {type(loaded).__name__}, not a HiFi-GAN generator")
-        self._entries = generator_entries(loaded, path)
+        found = find_generator(loaded, path)
+        self._entries, self.beside, self.notes = generator_entries(found.entries, path), found.siblings, found.notes
         self.config = read_config(loaded, self._entries, path)
         self._found = match_entries(
             layout(network, self.config).shapes,
             self._entries,
             path,
-            lambda key: "this is not a HiFi-GAN generator, or config.json next to it has other sizes",
+            lambda key: (
+                nearest_surplus(key, self._entries, layout(network, self.config).shapes)
+                or "this is not a HiFi-GAN generator, or config.json next to it has other sizes"
+            ),
             lambda: "config.json next to it has other sizes, or the file is damaged",
         )
         used = {part for source in self._found.values() for part in source}
         self.unused = [key for key in self._entries if key not in used]
-        self.beside = {str(key): value for key, value in loaded.items() if key != "generator" and "generator" in loaded}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state dict, with weight normalisation folded into the weights."""
         return {key: assemble(source, self._entries) for key, source in self._found.items()}
 
 
-def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.Tensor]:
-    """Return the generator's state dict under jik876's names. Raises UserError if the file has no generator."""
-    entries = loaded.get("generator", loaded)
-    if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
+def find_generator(loaded: Mapping[Any, Any], path: Path) -> StateDict:
+    """Find the state dict in the content of a vocoder's file."""
+    return find_state_dict(loaded, path, ("generator",))
+
+
+def has_generator(entries: Mapping[str, Any]) -> bool:
+    """Return whether a state dict is the generator of a HiFi-GAN or BigVGAN."""
+    return any(key.startswith("conv_pre.") for key in entries)
+
+
+def generator_entries(entries: Mapping[str, Any], path: Path) -> dict[str, torch.Tensor]:
+    """Return a generator's state dict under jik876's names. Raises UserError if it is not a generator."""
+    if not has_generator(entries):
         raise UserError(
             f"{path} is not a HiFi-GAN generator, because it has no conv_pre.weight: give the file of a generator, "
             "such as g_02500000 or generator_v1"
         )
-    entries = plain_names(entries)
     nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
     blocks = 1 + max((block for _, block in nested), default=0)
 

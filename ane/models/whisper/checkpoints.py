@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ane.bundles.contents import Contents
+from ane.bundles.state_dicts import StateDict, find_state_dict, plain_names
 from ane.bundles.surplus import Surplus
-from ane.bundles.torch_checkpoint import assemble, load_pickle, match_entries, plain_names, read_safetensors
+from ane.bundles.torch_checkpoint import assemble, load_pickle, match_entries, nearest_surplus, read_safetensors
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.ctranslate2 import is_ctranslate2, read_ctranslate2
@@ -25,7 +26,6 @@ from ane.system.files import no_such_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CTRANSLATE2 = "model.bin"
-PICKLED = {"dims", "model_state_dict"}  # keys of the dict in a .pt file
 # OpenAI's name of each size → Hugging Face's name.
 SIZES = {
     "n_mels": "num_mel_bins",
@@ -103,7 +103,9 @@ def is_whisper(path: Path) -> bool:
     if weights.suffix != ".pt":
         return True
     content = load_pickle(weights)  # FastSpeech checkpoints have the same suffix
-    return isinstance(content, Mapping) and "dims" in content
+    if not isinstance(content, Mapping) or "dims" not in content:
+        return False
+    return any(key.startswith(PARTS) for key in find_state_dict(content, weights).entries)
 
 
 def import_whisper(path: Path, precision: str | None = None, ignore_unknown: bool = False) -> Contents:
@@ -129,12 +131,8 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
     }
     used = {key for name in WHISPER_NETWORKS for key in check_network(name, configs[name], sizes, entries, files[0])}
     surplus = Surplus()
-    beside = (
-        {str(key): value for key, value in load_pickle(weights).items() if key not in PICKLED}
-        if read is read_openai
-        else {}
-    )
-    surplus.add(files[0].name, (key for key in entries if key not in used), lambda key: False, beside)
+    whole = find_state_dict(load_pickle(weights), weights) if read is read_openai else StateDict({}, {})
+    surplus.add(files[0].name, (key for key in entries if key not in used), {"dims"}.__contains__, whole.siblings)
     if os.path.isdir(path):
         surplus.add_files(path, files)
     if not ignore_unknown:
@@ -153,6 +151,7 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
         configs=configs,
         tensors=tensors,
         surplus=surplus,
+        notes=whole.notes,
         precision=precision or PRECISION_NAMES.get(entries["decoder.token_embedding.weight"].dtype, "fp32"),
         tokenizer=find_tokenizer(folder, special.multilingual),
     )
@@ -197,7 +196,10 @@ def check_network(
     config.check(str(where))
     shapes = layout(entry, config).shapes
     fault = "the file is damaged, or its sizes describe another model"
-    match_entries(shapes, entries, where, lambda key: fault, lambda: fault, entry.prefix)
+    needed = [entry.prefix + key for key in shapes]
+    match_entries(
+        shapes, entries, where, lambda key: nearest_surplus(key, entries, needed) or fault, lambda: fault, entry.prefix
+    )
     return {entry.prefix + key for key in shapes}
 
 
@@ -208,12 +210,15 @@ def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
         UserError: The file is not a Whisper checkpoint, or is damaged.
     """
     content = load_pickle(path)
-    if not isinstance(content, Mapping) or not set(content) >= PICKLED:
+    if (
+        not isinstance(content, Mapping)
+        or "dims" not in content
+        or not (found := find_state_dict(content, path)).wrappers
+    ):
         raise UserError(f"{path} is not a Whisper checkpoint: it has no dims and model_state_dict")
-    sizes, tensors = content["dims"], content["model_state_dict"]
-    if not isinstance(sizes, Mapping) or not isinstance(tensors, Mapping):
-        raise UserError(f"{path} is damaged: its dims and model_state_dict must be dicts")
-    return check_sizes(sizes, {name: name for name in SIZES}, path), named_tensors(tensors, path)
+    if not isinstance(content["dims"], Mapping):
+        raise UserError(f"{path} is damaged: its dims must be a dict")
+    return check_sizes(content["dims"], {name: name for name in SIZES}, path), named_tensors(found.entries, path)
 
 
 def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
