@@ -132,11 +132,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
     If the error is a bug of this program, raise the error again.
     """
     if stops.received:  # a library may have turned the interruption into another error
-        cause = (
-            "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-            if isinstance(error, KeyboardInterrupt | SystemExit)
-            else f" ({type(error).__name__}: {error})"
-        )
+        cause = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
     if (
         isinstance(error.__cause__ or error, BrokenPipeError)

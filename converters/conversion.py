@@ -7,6 +7,7 @@ package, or at the unfinished function of a Core ML package. The bundle appears 
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -29,8 +30,9 @@ from converters.coreml.coreml_package import CoreMLTarget
 from converters.function_table import chosen_networks, convertible_networks, models
 from converters.progress import ConversionProgress, count_functions, weights_of
 
-Progress = Callable[[str, str], None]  # takes the network's name and the activity
+Progress = Callable[[str, str], None]  # takes the package's name and the activity
 PROGRESS_FILE = "progress.json"
+LOGGER = logging.getLogger("ane.conversion")
 ROOT = Path(__file__).parents[1]  # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` whose content has no influence on a graph
@@ -97,7 +99,7 @@ def convert(
         options: One object of options per precision. The runtime uses the first precision by default.
         networks: Networks to convert (default: all convertible networks of the model).
         overwrite: Whether to replace a bundle that exists at ``destination``.
-        progress: Function that is called with a network's name and the current activity.
+        progress: Function that is called with a package's name and the current activity.
         target: Format of the packages.
 
     Raises:
@@ -118,12 +120,20 @@ def convert(
             for network in chosen:
                 if (key := (target.name, network, option.stored(network))) not in finished:
                     missing.setdefault(key, option)  # two requested precisions may need the same package of a network
+        if done:
+            names = ", ".join(f"{package.network} in {package.precision}" for package in done)
+            LOGGER.info("Kept from the interrupted conversion: %s.", names)
         counted = ConversionProgress(
             progress,
             [
-                (network, count_functions(target.name, model, network, option), weights_of(model, network))
-                for (_, network, _), option in missing.items()
+                (
+                    f"{network} in {precision}",
+                    count_functions(target.name, model, network, option),
+                    weights_of(model, network),
+                )
+                for (_, network, precision), option in missing.items()
             ],
+            finished=len(done),
         )
         for index, ((_, network, _), option) in enumerate(missing.items()):
             done.append(

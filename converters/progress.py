@@ -13,6 +13,7 @@ from converters.coreml.coreml_package import load_reference
 from converters.function_table import coreml_graphs, functions_of
 
 ACTIVITIES = "building", "measuring"  # first words of the activities. A conversion builds and measures every function
+KEEPING = "keeping"  # first word about a function that an interrupted run has built
 # The peak memory of a Core ML conversion is about BASE bytes, plus PER_BYTE bytes for each byte of the largest network
 # in float32. The two numbers are fitted to measurements of the official networks, and differ from these by at most 0.9
 # GB. In benchmarks/results, 2026-11-23-decoder-official.json measures 7.5 GB for the decoder with 24 functions.
@@ -65,18 +66,22 @@ def count_functions(form: str, model: Bundle, network: str, options: Any) -> int
 class ConversionProgress:
     """A reporter that turns the activities of a conversion into lines with counts and the time left.
 
-    The conversion calls ``report`` before it builds a function, and again before it measures the function. The time
-    left is an estimate. It assumes that every function takes time in proportion to the number of its network's weights.
+    The conversion calls ``report`` before it builds a function, and again before it measures the function, and for a
+    function that it keeps from an interrupted run. The time left is an estimate for all packages. It assumes that every
+    function takes time in proportion to the number of its network's weights. Until the conversion has measured a
+    function, the time left is only a lower limit, because it contains no measuring.
 
     Args:
-        show: Function that is called with a network's name and a line about the activity.
-        packages: The packages to make: network, number of functions, and number of the network's weights.
+        show: Function that is called with a package's name and a line about the activity.
+        packages: The packages to make: name, number of functions, and number of the network's weights.
         clock: Function that returns the time in seconds.
+        finished: Number of packages that an interrupted run has finished.
     """
 
     show: Callable[[str, str], None]
     packages: Sequence[tuple[str, int, int]]
     clock: Callable[[], float] = time.monotonic
+    finished: int = 0
 
     def __post_init__(self) -> None:
         work = sum(functions * weights for _, functions, weights in self.packages)
@@ -88,14 +93,20 @@ class ConversionProgress:
 
     def report(self, package: int, activity: str) -> None:
         """Show a line about an activity. ``package`` is the index in ``packages`` of the package that it is about."""
-        network, functions, weights = self.packages[package]
+        name, functions, weights = self.packages[package]
         word = activity.partition(" ")[0]
         self._end()
+        if word == KEEPING:
+            word = ACTIVITIES[0]
+            self.left[word] -= weights
+        else:
+            self.running = word, weights, self.clock()
         self.started[package, word] += 1
-        self.running = word, weights, self.clock()
-        left = self._seconds_left()
-        time_left = f", about {math.ceil(left / 60)} min left" if left >= 60 else ""
-        self.show(network, f"{activity}, {self.started[package, word]} of {functions} functions{time_left}")
+        self.show(
+            name,
+            f"{activity}, {self.started[package, word]} of {functions} functions, package "
+            f"{self.finished + package + 1} of {self.finished + len(self.packages)}{self._time_left()}",
+        )
 
     def _end(self) -> None:
         if self.running:
@@ -103,7 +114,9 @@ class ConversionProgress:
             self.seconds[word] += self.clock() - begun
             self.done[word] += weights
             self.left[word] -= weights
+            self.running = None
 
-    def _seconds_left(self) -> float:
-        rates = {word: self.seconds[word] / self.done[word] for word in ACTIVITIES if self.done[word]}
-        return sum(left * rates.get(word, max(rates.values())) for word, left in self.left.items()) if rates else 0.0
+    def _time_left(self) -> str:
+        seconds = sum(self.left[word] * self.seconds[word] / self.done[word] for word in ACTIVITIES if self.done[word])
+        known = all(self.done[word] for word in ACTIVITIES if self.left[word])
+        return f", {'about' if known else 'at least'} {math.ceil(seconds / 60)} min left" if seconds >= 60 else ""

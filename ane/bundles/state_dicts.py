@@ -60,7 +60,7 @@ def find_state_dict(content: Mapping[Any, Any], path: Path, others: tuple[str, .
         averaged = [name for name in found if name in AVERAGED]
         if rest and len(averaged) != 1:
             raise UserError(
-                f"{path} has several state dicts ({', '.join(found)}): save the one that you want alone, with "
+                f"{path} has several state dicts ({', '.join(found)}): save the state dict that you want with "
                 "torch.save(content[NAME], FILE), and give that file"
             )
         if rest:
@@ -90,8 +90,8 @@ def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
     """Rename entries: remove the prefixes that all keys have, and ``ADAPTED`` from the middle of a key.
 
     Trainers add prefixes such as "module." (DataParallel), "_orig_mod." (torch.compile) or "model." (Lightning). The
-    name of a list of layers is no prefix. Otherwise, the keys of a network that this program knows have no common
-    prefix.
+    name of a list of layers, such as "layers.0.", stays. The keys of all networks that this program knows differ in
+    their first part, or begin with such a list.
     """
     named = {str(key).replace(ADAPTED, "."): value for key, value in entries.items()}
     while len(named) > 1 and len({key.partition(".")[0] for key in named}) == 1:

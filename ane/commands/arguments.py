@@ -158,7 +158,8 @@ def natural(text: str, least: int = 0) -> int:
     if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18 and int(text) < least:
         raise argparse.ArgumentTypeError(f"it must be at least {least}, got {int(text)}")
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"it must be a whole number of at most 18 digits, got {text!r}")
+        limit = " of at most 18 digits" if len(text) > 18 else ""
+        raise argparse.ArgumentTypeError(f"it must be a whole number{limit}, got {text!r}")
     return int(text)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from ane.commands.voices import resolve_for_model
 from ane.system.errors import NoEffectError, UserError
 from ane.system.file_gate import identity
 from ane.system.files import check_folder_of, check_output_file
+from ane.system.interruption import restored_interruptions
 from ane.system.machine import memory_bytes
 
 if TYPE_CHECKING:
@@ -176,17 +178,20 @@ def write_packages(args: argparse.Namespace, model: Bundle) -> int:
         LOGGER.warning("%s", line)
     with status_display(message_console(args), "converting") as show:
         try:
-            bundle = convert(
-                model,
-                destination,
-                options,
-                args.networks,
-                args.overwrite,
-                lambda network, step: show(f"{network}: {step}"),
-                target,
-            )
+            with restored_interruptions():
+                bundle = convert(
+                    model,
+                    destination,
+                    options,
+                    args.networks,
+                    args.overwrite,
+                    lambda network, step: show(f"{network}: {step}"),
+                    target,
+                )
         except KeyboardInterrupt:
-            LOGGER.info("Finished packages are kept. Run the same command again to continue.")
+            LOGGER.info(
+                "Finished packages are kept in %s.converting. Run the same command again to continue.", destination
+            )
             raise
     console = report_console(args)
     report(console, bundle, args.to)
@@ -206,7 +211,8 @@ def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
     from ane.backends.coreml.trial import CoreMLTrial
 
     try:
-        prewarm(bundle, CoreMLRuntime(trial=CoreMLTrial()), message_console(args), report_console(args))
+        with restored_interruptions():
+            prewarm(bundle, CoreMLRuntime(trial=CoreMLTrial()), message_console(args), report_console(args))
     except UserError as error:
         LOGGER.warning("%s", error)  # an error here does not undo the conversion, which is complete
     except KeyboardInterrupt:
@@ -282,8 +288,10 @@ def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Se
 
 
 def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
+    """Raise UserError for an unknown value. The message names the known value with the same number: "use 8bit"."""
     if value not in known:
-        raise UserError(f"{flag} must be {' or '.join(known)}, got {value}")
+        same = [choice for choice in known if re.findall(r"\d+", choice)[:1] == re.findall(r"\d+", value)[:1] != []]
+        raise UserError(f"{flag} must be {' or '.join(known)}, got {value}{f': use {same[0]}' if same else ''}")
 
 
 def check_precisions(args: argparse.Namespace) -> list[str]:

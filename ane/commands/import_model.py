@@ -122,6 +122,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="leave out tensors that this version does not know, such as the weights of an adapter "
         "(default: they are an error)",
     )
+    parser.add_argument(
+        "--license",
+        dest="licence",
+        metavar="TEXT",
+        help="licence of the weights, for the bundle and the packages that are converted from it, such as CC-BY-4.0 "
+        "(default: the licence that the repository on the hub states)",
+    )
     parser.add_argument("--name", metavar="NAME", help="name of the model in messages (default: the last part of -o)")
     parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that exists already")
     parser.set_defaults(handler=import_command)
@@ -146,7 +153,7 @@ def import_command(args: argparse.Namespace) -> int:
         contents,
         name=args.name or destination.name,
         precision=args.precision or "fp32",
-        licence=origin.licence or contents.licence,
+        licence=args.licence or origin.licence or contents.licence,
         source=source,
     )
     bundle = _write(console, contents, destination, args.overwrite)

@@ -87,9 +87,9 @@ def raise_failures(results: "Sequence[FunctionCheck]") -> None:
 WIDTH = 100
 COLUMNS = """\
 dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: the dB that `ane \
-convert` requires for this kind of function in this precision (the table FUNCTIONS of converters/*/*_functions.py), or \
-a little less than the dB that it recorded, if that is more. On Core ML the threshold is 12 dB lower, but at least 36. \
-largest error: the largest absolute difference."""
+convert` requires for this kind of function in this precision (in the table FUNCTIONS of the model's module, such as \
+converters/tortoise/tortoise_functions.py), or a little less than the dB that it recorded, if that is more. On Core \
+ML the threshold is 12 dB lower, but at least 36. largest error: the largest absolute difference."""
 
 
 def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:

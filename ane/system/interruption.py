@@ -98,6 +98,16 @@ def uninterrupted() -> Iterator[None]:
         current.check()
 
 
+@contextmanager
+def restored_interruptions() -> Iterator[None]:
+    """Raise Stopped in place of an error into which a library turned the interruption of this block."""
+    try:
+        yield
+    except Exception:
+        check_interrupted()
+        raise
+
+
 def check_interrupted() -> None:
     """Raise Stopped if a signal has arrived whose exception got lost. Call this inside an ``interruptions`` block."""
     current = _current.get()

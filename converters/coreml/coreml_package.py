@@ -82,6 +82,7 @@ def write_package(
     progress: Callable[[str], None] = lambda function: None,
     functions: Collection[str] | None = None,
     resume: bool = False,
+    keeping: Callable[[str], None] = lambda function: None,
 ) -> PackageRecord:
     """Write the package ``bundle``/packages/<network>-<precision>.mlpackage. The folder appears when it is complete.
 
@@ -96,6 +97,7 @@ def write_package(
         progress: Function that is called with the name of each function before the function is built.
         functions: Names of the functions to write. ``None`` means all functions.
         resume: Whether to keep the functions that an interrupted call with the same arguments has written.
+        keeping: Function that is called with the name of each function that is kept.
 
     Returns:
         The record of the package. It has no hashes of files and no measurements. ``finish_package`` adds them.
@@ -118,6 +120,8 @@ def write_package(
     elif package.exists():  # the interrupted call wrote the whole package, but did not measure it
         package.rename(unfinished)
     done = merged_functions(unfinished)
+    for name in done:
+        keeping(name)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder:
 
@@ -260,7 +264,13 @@ class CoreMLTarget:
         licence: str,
     ) -> PackageRecord:
         package = write_package(
-            model, network, options, work, lambda function: progress(f"building {function}"), resume=True
+            model,
+            network,
+            options,
+            work,
+            lambda function: progress(f"building {function}"),
+            resume=True,
+            keeping=lambda function: progress(f"keeping {function}"),
         )
         try:
             broken = lint(Package(work / package.path))

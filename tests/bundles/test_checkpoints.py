@@ -233,6 +233,11 @@ def test_a_file_of_the_community_has_the_weights_of_the_official_layout(name, fi
     assert tuned.tokenizer == expected.tokenizer
 
 
+def test_the_licence_that_the_user_states_is_recorded(directory, tmp_path):
+    assert cli.main(["import", str(directory), "-o", str(tmp_path / "own"), "--license", "CC-BY-4.0"]) == 0
+    assert open_model(tmp_path / "own").manifest.licence == "CC-BY-4.0"
+
+
 @pytest.fixture
 def official(directory: Path) -> Bundle:
     return imported(directory)

@@ -294,6 +294,7 @@ def test_it_counts_functions_and_estimates_the_time_left():
         lambda network, text: lines.append(f"{network}: {text}"),
         [("decoder", 3, 10), ("vocoder", 1, 5)],
         clock=lambda: now[0],
+        finished=1,
     )
     for package, names in enumerate((("prefill", "step", "state"), ("hifigan",))):
         for activity, seconds in (("building", 100), ("measuring", 300)):
@@ -301,13 +302,29 @@ def test_it_counts_functions_and_estimates_the_time_left():
                 progress.report(package, f"{activity} {name}")
                 now[0] += seconds / (1, 2)[package]
     assert lines == [
-        "decoder: building prefill, 1 of 3 functions",
-        # 2.5 functions are left to build, and 3.5 to measure, which counts as equally slow
-        "decoder: building step, 2 of 3 functions, about 10 min left",
-        "decoder: building state, 3 of 3 functions, about 9 min left",
-        "decoder: measuring prefill, 1 of 3 functions, about 7 min left",
-        "decoder: measuring step, 2 of 3 functions, about 14 min left",  # measuring has turned out to be slower
-        "decoder: measuring state, 3 of 3 functions, about 9 min left",
-        "vocoder: building hifigan, 1 of 1 functions, about 4 min left",
-        "vocoder: measuring hifigan, 1 of 1 functions, about 3 min left",
+        "decoder: building prefill, 1 of 3 functions, package 2 of 3",
+        # 2.5 functions are left to build. How long measuring takes is unknown
+        "decoder: building step, 2 of 3 functions, package 2 of 3, at least 5 min left",
+        "decoder: building state, 3 of 3 functions, package 2 of 3, at least 3 min left",
+        "decoder: measuring prefill, 1 of 3 functions, package 2 of 3",
+        "decoder: measuring step, 2 of 3 functions, package 2 of 3, about 14 min left",
+        "decoder: measuring state, 3 of 3 functions, package 2 of 3, about 9 min left",
+        "vocoder: building hifigan, 1 of 1 functions, package 3 of 3, about 4 min left",
+        "vocoder: measuring hifigan, 1 of 1 functions, package 3 of 3, about 3 min left",
+    ]
+
+
+def test_the_functions_of_an_interrupted_run_take_no_time_in_the_estimate():
+    now, lines = [0.0], []
+    progress = ConversionProgress(lambda package, text: lines.append(text), [("decoder", 10, 7)], clock=lambda: now[0])
+    for index in range(8):
+        progress.report(0, f"keeping step_{index}")
+        now[0] += 1
+    for index in range(8, 10):
+        progress.report(0, f"building step_{index}")
+        now[0] += 120
+    assert lines[7:] == [
+        "keeping step_7, 8 of 10 functions, package 1 of 1",
+        "building step_8, 9 of 10 functions, package 1 of 1",
+        "building step_9, 10 of 10 functions, package 1 of 1, at least 2 min left",
     ]

@@ -43,18 +43,12 @@ def command(monkeypatch, work):
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(
-    ("raised", "detail"),
-    [
-        (None, ""),
-        (SystemExit(1), ""),
-        (ValueError("no [/] shape"), " (ValueError: no [/] shape)"),
-        (UserError("disk full"), " (UserError: disk full)"),
-        (BrokenPipeError(32, "Broken pipe"), " (BrokenPipeError: [Errno 32] Broken pipe)"),
-    ],
+    "raised",
+    [None, SystemExit(1), ValueError("no shape"), UserError("is damaged"), BrokenPipeError(32, "Broken pipe")],
     ids=repr,
 )
-def test_a_stopped_command_reports_it_whatever_the_exception_became(monkeypatch, capsys, stop, raised, detail):
-    """safetensors turns an exception of its caller into a ValueError."""
+def test_a_stopped_command_reports_only_that_whatever_the_exception_became(monkeypatch, capsys, stop, raised):
+    """safetensors turns an exception of its caller into a ValueError, and our code that into "the file is damaged"."""
 
     def work():
         try:
@@ -64,7 +58,7 @@ def test_a_stopped_command_reports_it_whatever_the_exception_became(monkeypatch,
 
     command(monkeypatch, work)
     assert main(["voices"]) == 128 + stop
-    assert capsys.readouterr().err == f"ane: interrupted{detail}; no file was left half-written\n"
+    assert capsys.readouterr().err == "ane: interrupted; no file was left half-written\n"
 
 
 def test_the_first_of_two_signals_decides_the_status(monkeypatch):

@@ -230,7 +230,7 @@ def test_a_published_package_is_reported_without_measurements(capsys):
 
 def test_flags_without_effect_are_refused(source, tmp_path, complain):
     for flags, message in {
-        "--precision 8bit": "with --to onnx must be fp32 or fp16 or int8 or int4",
+        "--precision 8bit": "with --to onnx must be fp32 or fp16 or int8 or int4, got 8bit: use int8",
         "--lanes 2": "--lanes has no effect with --to onnx",
         "--cache io": "--cache has no effect with --to onnx",
         "--networks whisperer": "no such network",
