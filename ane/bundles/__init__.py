@@ -2,8 +2,8 @@
 
 Read the modules in this order: ``bundle`` (an open bundle), ``family`` (what is the same for all models of a kind),
 ``opening`` (finds a bundle by name or path), ``manifest``, ``package_records``, ``hashes`` and ``weights``. Then read
-``contents`` and ``writing``. For the import of official checkpoints, read ``torch_checkpoint``, ``surplus`` and
-``hub``.
+``contents`` and ``writing``. For the import of official checkpoints, read ``torch_checkpoint``, ``state_dicts``,
+``surplus`` and ``hub``.
 """
 
 from ane.bundles.bundle import Bundle
