@@ -88,7 +88,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
         ({"a": 1}, "word_emb.weight is missing"),
         ({"model": {}}, "word_emb.weight is missing"),
         ({1: 2}, "word_emb.weight is missing"),
-        ({"model": {"module.word_emb.weight": 3}}, "has a wrong shape"),
+        ({"model": {"module.word_emb.weight": torch.zeros(3), "module.x": torch.ones(1)}}, "has a wrong shape"),
     ],
 )
 def test_something_else_is_refused(tmp_path, content, fault):
