@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from ane.speech.words import SpokenWord
 from ane.system.files import replacing
-from ane.text.splitter import CLOSING
+from ane.text.splitter import CLOSING, ends_sentence
 from ane.text.subtitles import Cue, escaped, srt, vtt, without_arrows
 
 if TYPE_CHECKING:
     from ane.speech.stream import Speech
 
 LINE = 42  # most characters in a line of a subtitle. A subtitle has at most two lines
-ENDS = (".", "!", "?", "…", ":")
 PAUSE = 0.7  # if the silence between two words is longer than these seconds, a new subtitle begins
 
 
@@ -33,7 +32,8 @@ def cues(words: Sequence[SpokenWord], escape: Callable[[str], str]) -> Iterator[
     held: list[SpokenWord] = []
     for word in words:
         if held and (
-            held[-1].word.rstrip(CLOSING).endswith(ENDS)
+            ends_sentence([each.word for each in held], word.word)
+            or held[-1].word.rstrip(CLOSING).endswith(":")
             or len(lines_of([*held, word])) > 2
             or word.voice != held[-1].voice
             or word.start - held[-1].end > PAUSE

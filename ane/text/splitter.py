@@ -6,6 +6,7 @@ ones.
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -142,6 +143,14 @@ def break_cost(word: str, gap: str, following: str) -> float:
     if core.endswith((";", ":", "—", "–")) or word in ("-", "--") or word.endswith((")", "]")):
         return CLAUSE
     return COMMA if core.endswith(",") else WORD
+
+
+def ends_sentence(run: Sequence[str], following: str) -> bool:
+    """Return whether a sentence ends between ``run``, the words since its beginning, and the word ``following``.
+
+    The number of a list item, such as "1.", is no sentence.
+    """
+    return break_cost(run[-1], " ", following) <= UNCERTAIN and not (len(run) == 1 and ENUMERATOR.fullmatch(run[0]))
 
 
 def is_abbreviation(word: str, following: str) -> bool:
