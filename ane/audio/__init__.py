@@ -4,9 +4,8 @@ Two libraries write files. PyAV (``media``) writes files that have chapters, a c
 cover or tags, or PyAV is not installed, libsndfile (``writer``) writes wav, flac, mp3, ogg and aiff.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from ane.audio.reader import (
 )
 from ane.audio.sample_format import SampleFormat, resampling
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing
+from ane.system.files import check_output_file, is_stream, replacing
 from ane.system.sound_formats import FORMATS
 
 __all__ = [
@@ -47,28 +46,36 @@ def check_output(path: Path | str) -> None:
     """Check that ``writing`` can write a file, before any work is done.
 
     Raises:
-        UserError: The suffix is unknown or needs PyAV, the path is a directory or a device, or the folder of the path
-            does not exist or cannot be written. If the path is "-": standard output is closed or is a terminal.
+        UserError: The suffix is unknown or needs PyAV, the path is a directory, a pipe cannot have the format, or the
+            folder of the path does not exist or cannot be written. If the path is "-": standard output is closed or is
+            a terminal.
     """
     suffix = Path(path).suffix.lower()
     if str(path) == "-":
         writer.check_standard_output()
         return
+    if piped := is_stream(path):
+        suffix = suffix if suffix in FORMATS else ".wav"
+        if suffix != ".wav" and not FORMATS[suffix].streamed:
+            raise UserError(f"cannot write {path}: it is a device or a pipe, and {suffix} needs a file")
     if suffix not in FORMATS:
         raise UserError(f"cannot write {path}: end its name in {', '.join(FORMATS)}")
-    if suffix not in writer.FORMATS and not media.has_pyav():
+    if ((piped and suffix != ".wav") or suffix not in writer.FORMATS) and not media.has_pyav():
         raise UserError(
             f"cannot write {path}: {suffix} needs PyAV: {media.INSTALL}, or choose {', '.join(writer.FORMATS)}"
         )
-    check_output_file(path)
-    target = os.path.expanduser(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise UserError(f"cannot write {path}, because it is a device or a pipe: name a file, or - for standard output")
+    check_output_file(path, streams=True)
 
 
-def write(path: Path | str, audio: np.ndarray, sample_rate: int, samples: SampleFormat | None = None) -> None:
+def write(
+    path: Path | str,
+    audio: np.ndarray,
+    sample_rate: int,
+    samples: SampleFormat | None = None,
+    encoding: media.MediaFormat | None = None,
+) -> None:
     """Write audio (S,) float32 to a mono file, clipped to [-1, 1]. The suffix chooses the format (see ``writing``)."""
-    with writing(path, sample_rate, samples=samples) as append:
+    with writing(path, sample_rate, samples=samples, encoding=encoding) as append:
         append(audio)
 
 
@@ -85,8 +92,8 @@ def writing(
     """Open a mono sound file, and yield a function that appends audio (n,) float32 to it. Samples are clipped to ±1.
 
     The file appears when the ``with`` block has ended without an error. The suffix of the path chooses the format. The
-    path "-" is standard output, which gets a 16-bit WAV without a length in its header. ``~`` at the start of the path
-    is the user's home folder.
+    path "-" is standard output. It and pipes without a suffix get a 16-bit WAV without a length in its header. ``~`` at
+    the start of the path is the user's home folder.
 
     Args:
         path: Path of the file.
@@ -97,7 +104,7 @@ def writing(
         cover: Cover picture, for formats that have one.
         samples: Format and rate of the stored samples, for wav, aiff and flac without tags. ``None`` means the usual
             format at ``rate``.
-        encoding: Encoding of a file with tags. ``None`` means the usual encoding for the suffix.
+        encoding: Encoding of a file with tags, or of a pipe. ``None`` means the usual encoding for the suffix.
 
     Raises:
         UserError: ``check_output`` raises an error, samples are NaN or infinite, the format does not support the rate,
@@ -105,6 +112,18 @@ def writing(
     """
     check_output(path)
     suffix = Path(path).suffix.lower()
+    if is_stream(path):
+        if samples is not None:
+            samples.subtype("")  # raises an error, because a pipe gets the usual samples
+        encoding = encoding or (FORMATS[suffix].streamed if suffix in FORMATS else None)
+        with (
+            closing(writer.ByteSender(path)) as sender,
+            (
+                media.encoding(sender, encoding, rate, {}, (), None) if encoding else writer.sending_wav(sender, rate)
+            ) as append,
+        ):
+            yield append
+        return
     if samples is not None:
         with (
             writer.writing(path, samples.rate or rate, samples.subtype(suffix)) as append,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.audio.writer import clipped, pcm16
+from ane.audio.writer import ByteSender, clipped, pcm16
 from ane.system import sound_formats
 from ane.system.interruption import uninterrupted
 from ane.system.sound_formats import MediaFormat
@@ -107,15 +107,15 @@ def cover_size(cover: CoverImage) -> tuple[int, int] | None:
 
 @contextmanager
 def encoding(
-    target: Path,
+    target: Path | ByteSender,
     media: MediaFormat,
     rate: int,
     tags: Mapping[str, str],
     chapters: Sequence[ChapterMark],
     cover: CoverImage | None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Open a file in one of the ``FORMATS``, and yield a function that appends audio (see ``ane.audio.writing``)."""
-    encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
+    """Open a file or a pipe, and yield a function that appends audio (see ``ane.audio.writing``)."""
+    encoder = MediaEncoder(str(target) if isinstance(target, Path) else target, media, rate, tags, chapters, cover)
 
     def append(audio: np.ndarray) -> None:
         with uninterrupted():

@@ -1,5 +1,6 @@
-"""Write sound without tags to a file with libsndfile, or to standard output as WAV."""
+"""Write sound without tags to a file with libsndfile, or to a pipe as WAV."""
 
+import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -32,20 +33,16 @@ def check_standard_output() -> None:
 
 @contextmanager
 def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[Callable[[np.ndarray], None]]:
-    """Open a file without tags in one of the ``FORMATS``, or standard output, and yield a function that appends audio.
+    """Open a file without tags in one of the ``FORMATS``, and yield a function that appends audio.
 
     ``ane.audio.writing`` explains the function and the errors.
 
     Args:
-        path: Path of the file, or "-" for standard output.
+        path: Path of the file.
         sample_rate: Sample rate of the audio in Hz.
         encoding: libsndfile's name for the format of the samples. "" means the usual format for the suffix.
     """
     path = Path(path)
-    if str(path) == "-":
-        with _to_standard_output(sample_rate) as append:
-            yield append
-        return
     container, usual = FORMATS[path.suffix.lower()]
     encoding = encoding or usual
     block_error: OSError | None = None  # an error of the code in the caller's ``with`` block, not of the file
@@ -114,17 +111,45 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
                 file.close()
 
 
+class ByteSender:
+    """A file that writes bytes to a pipe or a device without delay.
+
+    After ``write`` has raised an error, it drops bytes, so that an encoder can end without raising the error again.
+
+    Args:
+        path: Path of the pipe or the device, or "-" for standard output.
+    """
+
+    def __init__(self, path: Path | str):
+        piped, self._failed = str(path) == "-", False
+        self._action = f"cannot write to {'standard output' if piped else path}"
+        with system_errors(self._action):
+            # without a buffer
+            self._file = open(  # noqa: SIM115 (the caller closes it)
+                sys.stdout.fileno() if piped else os.path.expanduser(path), "wb", buffering=0, closefd=not piped
+            )
+
+    def write(self, data: bytes) -> int:
+        with system_errors(self._action):
+            if not self._failed:
+                self._failed = True
+                write_whole(self._file, data)
+                self._failed = False
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 @contextmanager
-def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that writes audio to standard output without delay."""
-    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:  # without a buffer
+def sending_wav(sender: ByteSender, sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """Write the header of a WAV without a length, and yield a function that writes audio."""
+    sender.write(wav_header(sample_rate))
 
-        def send(data: bytes) -> None:
-            with system_errors("cannot write to standard output"):
-                write_whole(out, data)
+    def append(audio: np.ndarray) -> None:
+        sender.write(pcm16(audio).tobytes())
 
-        send(wav_header(sample_rate))
-        yield lambda audio: send(pcm16(audio).tobytes())
+    yield append
 
 
 def wav_header(sample_rate: int, length: int | None = None) -> bytes:

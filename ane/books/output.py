@@ -85,11 +85,11 @@ class OutputOptions:
             raise UserError(
                 f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}", "loudness"
             )
+        check_output_file(self.path)
         if self.is_epub:
             for name in ("playlist", "per_chapter", "srt", "vtt", "times"):
                 if getattr(self, name):
                     raise NoEffectError(name, "on an EPUB, which contains chapters, text and times", "leave it out")
-            check_output_file(self.path)
         elif self.path.suffix.lower() not in sound_formats.FORMATS:
             formats = ", ".join(sound_formats.FORMATS)
             raise UserError(f"cannot write {self.path}: end its name in {formats} or {EPUB}")

@@ -122,7 +122,7 @@ def bench(args: argparse.Namespace) -> int:
 
     check_files(args, {"output": args.output})
     if args.output:
-        check_output_file(args.output)
+        check_output_file(args.output, streams=True)
     for units in args.compute_units or ():
         if units not in COMPUTE_UNITS:
             raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")

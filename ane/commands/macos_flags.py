@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ane.commands import arguments
 from ane.system.errors import NoEffectError, UserError
+from ane.system.files import is_stream
+from ane.system.sound_formats import FORMATS, MediaFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +17,7 @@ WORDS_PER_MINUTE = 175  # speed of macOS's `say` without -r
 FILE_FORMATS = {"WAVE": ".wav", "AIFF": ".aiff", "FLAC": ".flac", "m4af": ".m4a", "MPG3": ".mp3", "Oggf": ".ogg"}
 DEFAULT_SUFFIX = ".aiff"  # suffix that `say -o out` adds
 NO_HIGHLIGHT = "the terminal cannot highlight words, use --word-times FILE.json for the time of each word"
+STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")  # paths that mean the same as "-"
 # flags of `say` that `ane say` does not support → the reason
 UNKNOWN = {
     "--quality": "the format of the file decides the quality",
@@ -100,8 +103,10 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
     for flag in ("file_format", "data_format"):
         if getattr(args, flag) is not None and args.output is None:
             raise NoEffectError(flag, "without a file", "add -o OUT")
-    if args.output is not None and str(args.output) != "-":
-        args.output = named_output(args.output, args.file_format)
+    args.encoding = None
+    if args.output is not None:
+        args.output = Path("-") if str(args.output) in STANDARD_OUTPUT else args.output
+        args.output, args.encoding = named_output(args.output, args.file_format)
     if args.audio_device is not None and args.output is not None and not args.play:
         raise NoEffectError("audio_device", "without playing", "add --play, or leave out -o")
     args.samples = None
@@ -109,7 +114,8 @@ def apply_macos_arguments(args: argparse.Namespace) -> None:
         from ane.audio.sample_format import SampleFormat
 
         args.samples = SampleFormat.read(args.data_format)
-        args.samples.subtype(args.output.suffix.lower(), args.data_format)  # raises before any work
+        suffix = "" if is_stream(args.output) else args.output.suffix.lower()
+        args.samples.subtype(suffix, args.data_format)  # raises before any work
 
 
 def words_per_minute(text: str) -> float:
@@ -128,8 +134,12 @@ def about_rate(error: UserError, args: argparse.Namespace) -> UserError:
     return UserError(f"rate must be from {least:g} to {most:g} words per minute, got {args.rate:g}", "rate")
 
 
-def named_output(output: Path, file_format: str | None) -> Path:
-    """Add the suffix of a file format to the output. Raises UserError if the output has a different suffix."""
+def named_output(output: Path, file_format: str | None) -> tuple[Path, MediaFormat | None]:
+    """Add the suffix of a file format to the output. For a pipe, return the settings of the format instead.
+
+    Raises:
+        UserError: The output has a different suffix, or a pipe cannot have the format.
+    """
     suffix = DEFAULT_SUFFIX
     if file_format is not None:
         known = {name.lower(): end for name, end in FILE_FORMATS.items()}
@@ -141,5 +151,13 @@ def named_output(output: Path, file_format: str | None) -> Path:
                 f"--file-format {file_format} writes {suffix}, but {output} ends in {output.suffix}: leave one out"
             )
             raise NoEffectError("file_format", f"on {output.suffix}", text=message)
+    if is_stream(output):
+        encoding = FORMATS[suffix].streamed if file_format else None
+        if file_format and suffix != ".wav" and not encoding:
+            able = ", ".join(name for name, end in FILE_FORMATS.items() if end == ".wav" or FORMATS[end].streamed)
+            where = f"on {'standard output' if str(output) == '-' else output}"
+            message = f"--file-format {file_format} has no effect {where}: choose {able}, or name a file"
+            raise NoEffectError("file_format", where, text=message)
+        return output, encoding
     has_suffix = output.suffix or output.name in ("", "..") or output.is_dir()  # a later check reports a folder
-    return output if has_suffix else output.with_suffix(suffix)
+    return (output if has_suffix else output.with_suffix(suffix)), None

@@ -88,7 +88,7 @@ def plan(args: argparse.Namespace) -> int:
 
     check_files(args, {"json": args.json}, ("package",), models=("bundle",))
     if args.json:
-        check_output_file(args.json)
+        check_output_file(args.json, streams=True)
     chips, plans, broken = read_chips(args.chip), [], {}
     for path, units in find_packages(args):
         package = Package(path)

@@ -32,7 +32,7 @@ from ane.commands.speech_options import (
 )
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import NoEffectError, UserError
-from ane.system.files import check_output_file
+from ane.system.files import check_output_file, is_stream
 from ane.system.sound_formats import SUFFIX_HELP
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error
@@ -209,7 +209,7 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     for timed in ("times_file", "srt", "vtt"):
         for flag in ("stream", "follow", "explain"):
             refuse_both(args, timed, flag)
-    unfiled = args.output is None or str(args.output) == "-"
+    unfiled = args.output is None or is_stream(args.output)
     for flag, written in (
         ("srt", "subtitles next to the sound file"),
         ("vtt", "subtitles next to the sound file"),
@@ -245,8 +245,10 @@ def check_outputs(args: argparse.Namespace) -> None:
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
-    for path in [*subtitles_of(args, args.output), *([args.times_file] if args.times_file is not None else [])]:
+    for path in subtitles_of(args, args.output):
         check_output_file(path)
+    if args.times_file is not None:
+        check_output_file(args.times_file, streams=True)
     if args.play or args.output is None:
         args.sound_device = check_sound_device(name=args.audio_device)
 
@@ -303,7 +305,7 @@ def speak_whole(
     speech = synthesizer.speech_of(request, context)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):  # no outputs without -o
-        write(path, audio, speech.sample_rate, args.samples)
+        write(path, audio, speech.sample_rate, args.samples, args.encoding)
     yield speech, outputs + write_beside(speech, subtitles_of(args, args.output), args.times_file)
 
 
@@ -340,9 +342,10 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
-        sinks = (
-            [stack.enter_context(writing(args.output, stream.sample_rate, samples=args.samples))] if args.output else []
-        )
+        sinks = []
+        if args.output:
+            opened = writing(args.output, stream.sample_rate, samples=args.samples, encoding=args.encoding)
+            sinks.append(stack.enter_context(opened))
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:

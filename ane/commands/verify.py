@@ -132,5 +132,5 @@ def verify_command(args: argparse.Namespace) -> int:
                 raise UserError(f"--{flag} {file}: the file must end in .npz")
             check_output_file(file)
     if args.json:
-        check_output_file(args.json)
+        check_output_file(args.json, streams=True)
     return verify_package(args) if args.package else verify_bundle(args)

@@ -5,7 +5,7 @@ PyAV (extra ``server``) encodes the compressed formats.
 
 import tempfile
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -15,7 +15,7 @@ from ane.audio import media
 from ane.audio.media import MediaEncoder
 from ane.audio.writer import HEADER_BYTES, pcm16, wav_header
 from ane.system import sound_formats
-from ane.system.sound_formats import FileFormat, MediaFormat
+from ane.system.sound_formats import MediaFormat
 
 # Hz of the format ``pcm``, as at OpenAI. The format has no header to record the rate
 PCM_RATE = 24000
@@ -29,13 +29,8 @@ class SoundFormat:
     media: MediaFormat | None = None
 
 
-def sent_media(row: FileFormat) -> MediaFormat | None:
-    """Return FFmpeg's settings for sending a format to a client, so that FFmpeg need not change earlier bytes."""
-    return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
-
-
 FORMATS = {
-    suffix[1:]: SoundFormat(row.media_type, None if suffix == ".wav" else sent_media(row))
+    suffix[1:]: SoundFormat(row.media_type, row.streamed)
     for suffix, row in sound_formats.FORMATS.items()
     if row.media_type
 } | {"pcm": SoundFormat("audio/pcm")}

@@ -1,6 +1,7 @@
 """Read and write files. Nobody ever sees a file that is half written, and every error is a single line."""
 
 import difflib
+import errno
 import json
 import math
 import os
@@ -170,17 +171,34 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
         shutil.copyfile(source, destination)
 
 
-def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
+def is_stream(path: Path | str) -> bool:
+    """Return whether a path is standard output, which "-" stands for, or an existing pipe or character device."""
+    if str(path) == "-":
+        return True
+    with suppress(OSError, ValueError):
+        mode = os.stat(os.path.expanduser(path)).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+    return False
+
+
+def check_output_file(path: Path | str, makes_folders: bool = False, streams: bool = False) -> None:
     """Raise UserError if ``replacing`` could not write this file. Call this before you begin long work.
 
     Args:
         path: Path of the file. "-" always passes.
         makes_folders: Whether the folder of the file may be missing. For a link, this is the folder of its target.
+        streams: Whether the path may be a pipe or a device, to which the caller writes without ``replacing``.
     """
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))
     _check_name(path)
+    if streams and is_stream(path):
+        if not os.access(path, os.W_OK):
+            raise UserError(f"cannot write {path}: {os.strerror(errno.EACCES)}")
+        return
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UserError(f"cannot write {path}: it is a device or a pipe, so name a file")
     if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory, so name a file")
     target = Path(os.path.realpath(path)) if os.path.islink(path) else path.absolute()
@@ -271,7 +289,7 @@ def write_json(destination: Path | str, value: Any) -> None:
         sys.stdout.write(json.dumps(_finite(value)) + "\n")
         return
     text = json.dumps(_finite(value), indent=1) + "\n"
-    if os.path.exists(destination) and not os.path.isfile(destination) and not os.path.isdir(destination):
+    if is_stream(destination):
         with system_errors(f"cannot write {destination}"):
             Path(destination).write_text(text, encoding="utf-8")
         return

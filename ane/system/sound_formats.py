@@ -1,7 +1,7 @@
 """List the formats of sound files, one row per suffix. Writers, flags, requests and help texts all use these rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class FileFormat:
     lacks: tuple[str, ...] = ()
     media_type: str = ""
     sent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def streamed(self) -> MediaFormat | None:
+        """FFmpeg's settings with which it never changes earlier bytes, for a pipe. ``None`` means it cannot do this."""
+        if self.media is None or not self.media_type or self.media.container == "wav":
+            return None
+        return replace(self.media, options={"fflags": "+bitexact+flush_packets", **self.sent})
 
 
 AIFF = FileFormat(MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}), ("AIFF", "PCM_16"), clip=True)

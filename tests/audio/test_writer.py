@@ -49,12 +49,15 @@ def test_an_unknown_suffix_is_refused_with_a_list_of_the_known_ones(tmp_path):
     )
 
 
-def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
+def test_a_full_device_is_reported_and_a_format_that_needs_a_file_is_refused(tmp_path):
     (tmp_path / "full.wav").symlink_to("/dev/full")
-    assert_refused(
-        r"full\.wav, because it is a device or a pipe: name a file, or - for standard output",
-        lambda: check_output(tmp_path / "full.wav"),
-    )
+    assert_refused(r"cannot write to .*full\.wav: No space left", lambda: write(tmp_path / "full.wav", tone(), RATE))
+    os.mkfifo(tmp_path / "pipe.aiff")
+    for refuse in (check_output, lambda path: write(path, tone(), RATE)):
+        assert_refused(
+            r"pipe\.aiff: it is a device or a pipe, and \.aiff needs a file",
+            lambda refuse=refuse: refuse(tmp_path / "pipe.aiff"),
+        )
 
 
 @pytest.mark.parametrize(
