@@ -122,7 +122,13 @@ def writing(
                 media.encoding(sender, encoding, rate, {}, (), None) if encoding else writer.sending_wav(sender, rate)
             ) as append,
         ):
-            yield append
+
+            def checked(audio: np.ndarray) -> None:
+                append(audio)
+                sender.check()
+
+            yield checked
+        sender.check()
         return
     if samples is not None:
         with (

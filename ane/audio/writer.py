@@ -114,14 +114,15 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
 class ByteSender:
     """A file that writes bytes to a pipe or a device without delay.
 
-    After ``write`` has raised an error, it drops bytes, so that an encoder can end without raising the error again.
+    If writing fails, ``check`` raises the error, and ``write`` drops bytes, so that an encoder can end as usual.
 
     Args:
         path: Path of the pipe or the device, or "-" for standard output.
     """
 
     def __init__(self, path: Path | str):
-        piped, self._failed = str(path) == "-", False
+        piped = str(path) == "-"
+        self._error: OSError | None = None
         self._action = f"cannot write to {'standard output' if piped else path}"
         with system_errors(self._action):
             # without a buffer
@@ -130,12 +131,17 @@ class ByteSender:
             )
 
     def write(self, data: bytes) -> int:
-        with system_errors(self._action):
-            if not self._failed:
-                self._failed = True
+        try:
+            if self._error is None:
                 write_whole(self._file, data)
-                self._failed = False
+        except OSError as error:
+            self._error = error
         return len(data)
+
+    def check(self) -> None:
+        if self._error is not None:
+            with system_errors(self._action):
+                raise self._error
 
     def close(self) -> None:
         self._file.close()

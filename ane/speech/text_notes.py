@@ -1,5 +1,6 @@
 """Find out which parts of a text an English voice cannot speak, and say so in notes for the user."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from ane.speech.chunks import Chunk
@@ -8,6 +9,8 @@ from ane.text import ANY_SCRIPT, is_ssml
 from ane.text.other_languages import foreign_language
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 
+# A tag of SSML that is not a tag of HTML
+SSML_TAG = re.compile(r"<(?:break|prosody|say-as|phoneme|emphasis|sub alias|voice name)\b[^<>\n]{0,80}>")
 MOST_SIGNS = 8  # one note lists at most this many unspoken signs
 
 
@@ -27,6 +30,8 @@ def notes_on_text(request: SpeechRequest, normaliser: Callable[[str], str], chun
         from ane.text.ssml import ssml_notes
 
         markup = ssml_notes(request.text)
+    elif tag := SSML_TAG.search(request.text):
+        markup = [f"{tag[0]} is read as text: write <speak>…</speak> around the text to make it SSML"]
     how = UNREADABLE[request.lexicon.unreadable if request.lexicon else "nearest"]
     notes = (
         [f"{' and '.join(names)} letters are {how}"]

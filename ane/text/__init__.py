@@ -88,4 +88,4 @@ def read_passages(
 
 
 def is_ssml(text: str) -> bool:
-    return re.match(r"\s*(<\?xml[^>]{0,200}\?>\s*)?<speak[\s>/]", text) is not None
+    return re.match(r"\s*(<\?xml[^>]{0,200}\?>\s*)?<speak[\s>/]", text, re.IGNORECASE) is not None

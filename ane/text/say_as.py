@@ -31,6 +31,7 @@ SIGN_NAMES = (
     }
 )
 TIME = re.compile(r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?(?:\s?[aApP]\.?[mM]\.?)?|\d{1,2}\s?[aApP]\.?[mM]\.?")
+BLEEPED = ("expletive", "bleep")  # values for which a pause replaces the word. Other systems beep
 DATE_FORMATS = ("mdy", "dmy", "ymd", "md", "dm", "ym", "my", "y", "m", "d")
 
 
@@ -47,7 +48,7 @@ def say_as(text: str, kind: str, form: str = "") -> str:
     """
     text = " ".join(text.split())
     if kind not in KINDS:
-        raise ValueError(f"interpret-as {kind!r} is not supported: use one of {', '.join(KINDS)}")
+        raise ValueError(f"interpret-as {kind!r} is not supported: use one of {', '.join((*KINDS, *BLEEPED))}")
     if not text:
         raise ValueError("<say-as> is empty: write what to say in it")
     return KINDS[kind](text, form)

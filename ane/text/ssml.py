@@ -4,6 +4,7 @@ Markup that does not change the words, such as ``<emphasis>``, is ignored, and a
 words are spoken is an error if it cannot be read. One message reports all faults of a document, with their lines.
 """
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +12,9 @@ from xml.parsers import expat
 
 from ane.system.errors import UserError
 from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds
-from ane.text.say_as import say_as
+from ane.text.say_as import BLEEPED, say_as
 
-BLEEPED = ("expletive", "bleep")  # values of interpret-as for which a pause replaces the word; other systems beep
-BLEEP = 0.4  # length of this pause in seconds
-
-
+BLEEP = 0.4  # length of the pause that replaces an expletive, in seconds
 MAX_DEPTH = 100  # largest number of nested elements
 MAX_FAULTS = 20  # largest number of faults in a message
 # Supported elements, with their attributes that have an effect.
@@ -45,6 +43,8 @@ WITHOUT_EFFECT = {
     "audio": ": the text in it is spoken, and its sound is not played",
     "desc": "",
 }
+KNOWN = f"supported are {', '.join(ELEMENTS)}. Without effect are {', '.join(WITHOUT_EFFECT)}"
+WITHOUT_SPEAK = "the text is not within <speak>: write <speak>TEXT</speak>"
 SILENT = ("meta", "metadata", "lexicon", "desc")  # elements whose text is not spoken
 HARMLESS = ("xmlns", "version", "id", "xml:id", "xml:base", "xsi:schemaLocation", "onlangfailure")
 REQUIRED = {"sub": "alias", "say-as": "interpret-as"}
@@ -103,7 +103,8 @@ class SsmlReader:
         try:
             parser.Parse(document.encode("utf-8", "replace"), True)
         except expat.ExpatError as error:
-            self.fault(f"not well-formed XML ({expat.ErrorString(error.code)}): correct it", error.lineno)
+            before = document.encode("utf-8", "replace")[: max(0, parser.ErrorByteIndex)].decode("utf-8", "replace")
+            self.fault(*xml_fault(document, before, error.code))
         if self.faults:
             more = len(self.faults) - MAX_FAULTS
             raise UserError(
@@ -113,9 +114,10 @@ class SsmlReader:
             )
         return self.passages
 
-    def fault(self, text: str, line: int = 0) -> None:
+    def fault(self, text: str, line: int = 0, column: int = 0) -> None:
         """Record a fault of the document. ``read`` reports all faults together."""
-        self.faults.append(f"line {line or self._parser.CurrentLineNumber}: {text}")
+        where = f"line {line or self._parser.CurrentLineNumber}{f', column {column}' if column else ''}"
+        self.faults.append(f"{where}: {text}")
 
     def note(self, text: str) -> None:
         """Record a note about markup that has no effect."""
@@ -129,8 +131,10 @@ class SsmlReader:
         parent = self._open[-1] if self._open else None
         if len(self._open) >= MAX_DEPTH:
             raise self.error(f"elements are nested more than {MAX_DEPTH} deep")
-        if (name == "speak") != (parent is None):
-            raise self.error("the document must be one <speak> element" if parent is None else "<speak> within <speak>")
+        if parent is None and name.lower() != "speak":
+            raise self.error(WITHOUT_SPEAK)
+        if name == "speak" and parent and not self.faults:  # Google's <media> contains <speak>, but is a fault itself
+            self.fault("<speak> within <speak>: leave out the inner one")
         self._check(name, attributes, parent)
         speed, gain = (parent.speed, parent.gain) if parent else (1.0, 1.0)
         if name == "prosody":
@@ -149,7 +153,10 @@ class SsmlReader:
         if name in WITHOUT_EFFECT or ":" in name:
             self.note(f"<{name}> has no effect{WITHOUT_EFFECT.get(name, '')}")
         elif name not in ELEMENTS:
-            self.fault(f"<{name}> is not supported: remove it (supported are {', '.join(ELEMENTS)})")
+            known = "" if any(" (supported are " in fault for fault in self.faults) else f" ({KNOWN})"
+            lower = name.lower() in (*ELEMENTS, *WITHOUT_EFFECT)
+            advice = f"write <{name.lower()}>, in lower case" if lower else f"remove it{known}"
+            self.fault(f"<{name}> is not supported: {advice}")
         else:
             for attribute in attributes:
                 if attribute not in (*ELEMENTS[name], *HARMLESS) and not attribute.startswith("xmlns:"):
@@ -259,6 +266,26 @@ class SsmlReader:
                 f"{name}: {result:g} is used instead"
             )
         return result
+
+
+def xml_fault(document: str, before: str, code: int) -> tuple[str, int, int]:
+    """Explain why expat stopped. Returns the message, and the line and the column of the fault, from 1.
+
+    Args:
+        document: The document.
+        before: The text before the place where expat stopped.
+        code: Expat's number for the fault.
+    """
+    fault, place = f"not well-formed XML ({expat.ErrorString(code)}): correct it", len(before)
+    if not re.match(r"\s*<", document) or expat.ErrorString(code) == expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT:
+        fault = WITHOUT_SPEAK
+    elif entity := re.match(r"&[\w.-]+;", document[place:]):
+        character = html.unescape(entity[0])
+        instead = character if character != entity[0] else "the character itself"
+        fault = f"{entity[0]} is not well-formed XML: write {instead}"
+    elif sign := re.search(r"&[\w#]*\Z|<\Z", before):
+        fault, place = f"a single {sign[0][0]} is not well-formed XML: write {html.escape(sign[0][0])}", sign.start()
+    return fault, document.count("\n", 0, place) + 1, place - document.rfind("\n", 0, place)
 
 
 def prosody_factor(name: str, text: str) -> float | None:

@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_refused(inside, fault):
     ],
 )
 def test_documents_that_attack_or_are_no_ssml_are_refused(document):
-    with pytest.raises(UserError, match=r"SSML, line 1: (a document type|elements are nested|the document must be)"):
+    with pytest.raises(UserError, match=r"SSML, line 1: (a document type|elements are nested|the text is not within)"):
         read_passages(document, ssml=True)
 
 
