@@ -76,8 +76,9 @@ def value_at(content: Any, path: str) -> Any:
 
 
 def table_rows(out: str) -> list[list[str]]:
-    """The cells of every row of the tables in an output."""
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]
+    """The cells of every row of the tables in an output, as a terminal and as other programs get them."""
+    rows = [re.split(r"[│\t]", line.strip("│")) for line in out.splitlines()]
+    return [[cell.strip() for cell in row] for row in rows if len(row) > 1]
 
 
 def folded(text: str) -> str:

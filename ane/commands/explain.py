@@ -7,10 +7,12 @@ from typing import Any
 
 from ane.bundles import Bundle
 from ane.bundles.opening import DEMO
-from ane.commands.messages import output_console, plain_table
+from ane.commands.messages import LOGGER, output_console, print_table
 from ane.speech.request import SpeechContext, SpeechRequest
+from ane.speech.text_notes import notes_on_text
 from ane.system.errors import UserError
 from ane.text.cast import cast_of
+from ane.text.english import normalise_english
 from ane.text.explanation import explain_english, respelled
 
 
@@ -23,6 +25,8 @@ def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRe
     if args.json:
         print(json.dumps(facts, ensure_ascii=False))
         return 0
+    for note in facts["notes"]:
+        LOGGER.warning("%s", note)
     print_steps("respelled", facts["respelled"])
     for number, chunk in enumerate(facts["chunks"], 1):
         changes = [f"{name} {chunk[name]:g}" for name in ("speed", "gain") if chunk[name] != 1]
@@ -41,16 +45,14 @@ def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRe
 
 def print_steps(title: str, steps: list[dict[str, str]]) -> None:
     if steps:
-        table = plain_table(title, "text", "read as", "rule")
-        for step in steps:
-            table.add_row(step["text"], step["spoken"] or "(not read)", step["rule"])
-        output_console().print(table)
+        rows = [(step["text"], step["spoken"] or "(not read)", step["rule"]) for step in steps]
+        print_table(title, "text", "read as", "rule", rows=rows)
     elif title != "respelled":
         output_console().print(title)
 
 
 def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
-    """Return the lexicon's respellings, and two things for every chunk: the model's input, and the readings behind it.
+    """Return the lexicon's respellings, for every chunk the model's input and the readings behind it, and the notes.
 
     Raises:
         UserError: The model does not use the English normaliser, or ``speak`` would reject the text.
@@ -98,4 +100,5 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
                 "steps": [asdict(step) for step in chunk_steps],
             }
         )
-    return {"respelled": [asdict(step) for step in steps], "chunks": chunks}
+    notes = notes_on_text(request, normalise_english)
+    return {"respelled": [asdict(step) for step in steps], "chunks": chunks, "notes": notes}

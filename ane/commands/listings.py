@@ -1,10 +1,11 @@
-"""Print the values that a flag takes, if the user gave "?" as its value: bundles, or a bundle's voices or presets."""
+"""Print the values that a flag takes, if the user gave "?" as its value: bundles, voices, formats and so on."""
 
 import argparse
 from collections.abc import Mapping
 
 from ane.bundles import bundle_names, find_bundle, open_model
 from ane.bundles.opening import DEFAULT_BUNDLE, DEMO
+from ane.commands.macos_flags import FILE_FORMATS
 from ane.commands.messages import LOGGER, print_listing
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
@@ -12,8 +13,15 @@ from ane.system.errors import UserError
 
 def printed_values(args: argparse.Namespace) -> bool:
     """Print the values of the flag whose value is "?". Return whether there is such a flag."""
-    for flag, print_values in {"bundle": list_bundles, "voice": list_command, "preset": list_presets}.items():
-        if getattr(args, flag) == "?":
+    for flag, print_values in {
+        "bundle": list_bundles,
+        "voice": list_command,
+        "preset": list_presets,
+        "file_format": list_file_formats,
+        "data_format": list_data_formats,
+        "audio_device": list_devices,
+    }.items():
+        if getattr(args, flag, None) == "?":
             print_values(args)
             return True
     return False
@@ -46,6 +54,25 @@ def list_bundles(args: argparse.Namespace) -> None:
     ]
     rows = [(str(item["name"]), str(item["folder"]), default_mark(item)) for item in items]
     print_listing(args, ("bundle", "folder", ""), rows, items)
+
+
+def list_file_formats(args: argparse.Namespace) -> None:
+    rows = [*FILE_FORMATS.items()]
+    print_listing(args, ("format", "suffix"), rows, [{"name": name, "suffix": suffix} for name, suffix in rows])
+
+
+def list_data_formats(args: argparse.Namespace) -> None:
+    from ane.audio.sample_format import ENCODINGS
+
+    print_listing(args, ("format",), [(name,) for name in ENCODINGS], [{"name": name} for name in ENCODINGS])
+
+
+def list_devices(args: argparse.Namespace) -> None:
+    from ane.audio.devices import playback_devices
+
+    items = [{"number": number, "name": device.name} for number, device in enumerate(playback_devices())]
+    rows = [(str(item["number"]), str(item["name"])) for item in items]
+    print_listing(args, ("number", "device"), rows, items, numbers=(0,))
 
 
 def default_mark(item: Mapping[str, object]) -> str:

@@ -70,21 +70,6 @@ def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
         add(flag, action=UnknownFlag, nargs="?", help=argparse.SUPPRESS)
 
 
-def listed(args: argparse.Namespace) -> list[str] | None:
-    """Return the lines of the list that a flag with the value "?" requests, or ``None`` if no flag has this value."""
-    if args.file_format == "?":
-        return [f"{name}  {suffix}" for name, suffix in FILE_FORMATS.items()]
-    if args.data_format == "?":
-        from ane.audio.sample_format import ENCODINGS
-
-        return list(ENCODINGS)
-    if args.audio_device == "?":
-        from ane.audio.devices import playback_devices
-
-        return [f"{number:>3} {device.name}" for number, device in enumerate(playback_devices())]
-    return None
-
-
 def apply_macos_arguments(args: argparse.Namespace) -> None:
     """Set the flags of `ane say` from the flags of macOS's `say`.
 

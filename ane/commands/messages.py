@@ -145,6 +145,19 @@ def plain_table(
     return table
 
 
+def print_table(
+    title: str | None, *headings: str, numbers: Sequence[int] = (), rows: Iterable[Sequence[str]] = ()
+) -> None:
+    """Print a table on standard output. Other programs than a terminal get a line with tabs for each row."""
+    if sys.stdout.isatty():
+        output_console().print(plain_table(title, *headings, numbers=numbers, rows=rows))
+        return
+    if title:
+        print(title)
+    for row in rows:
+        print("\t".join(printable(re.sub(r"[\t\r\n]+", " ", cell)) for cell in row))
+
+
 def print_listing(
     args: argparse.Namespace,
     headings: Sequence[str],
@@ -164,11 +177,8 @@ def print_listing(
     console, terminal = output_console(), sys.stdout.isatty()
     if as_json := getattr(args, "json", False):
         print(json.dumps(items))
-    elif not terminal:
-        for row in rows:
-            print("\t".join(printable(re.sub(r"[\t\r\n]+", " ", cell)) for cell in row))
     elif rows:
-        console.print(plain_table(None, *headings, numbers=numbers, rows=rows))
+        print_table(None, *headings, numbers=numbers, rows=rows)
     for note in notes:
         if terminal and not as_json:
             console.print(note)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ane.bundles import open_model
-from ane.commands.messages import LOGGER, output_console, plain_table
+from ane.commands.messages import LOGGER, output_console, print_table
 from ane.commands.read_report import print_cast, print_contents, warn_of_unreadable, warn_of_unused_words
 from ane.commands.speech_options import read_settings
 from ane.system.errors import NoEffectError
@@ -107,22 +107,12 @@ def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object)
         (step.text, step.spoken or "(not read)", step.rule, str(count), str(chapters[step]))
         for step, count in sorted(times.items(), key=lambda item: (item[0].rule, -item[1]))
     ]
-    console = output_console()
-    console.print(
-        plain_table(None, "text", "read as", "rule", "times", "first in chapter", numbers=(3, 4), rows=rows)
-        if rows
-        else "no number, sign or abbreviation is read by a rule"
-    )
+    if rows:
+        print_table(None, "text", "read as", "rule", "times", "first in chapter", numbers=(3, 4), rows=rows)
+    else:
+        output_console().print("no number, sign or abbreviation is read by a rule")
     if guessed:
         rows = [(word, str(count), str(chapters[word])) for word, count in guessed.most_common()]
-        console.print(
-            plain_table(
-                "words that no dictionary has, read by their letters",
-                "word",
-                "times",
-                "first in chapter",
-                numbers=(1, 2),
-                rows=rows,
-            )
-        )
-        console.print("Listen to them with --preview. If one sounds wrong, respell it with --lexicon.")
+        title = "words that no dictionary has, read by their letters"
+        print_table(title, "word", "times", "first in chapter", numbers=(1, 2), rows=rows)
+        output_console().print("Listen to them with --preview. If one sounds wrong, respell it with --lexicon.")

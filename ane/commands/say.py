@@ -17,8 +17,8 @@ from ane.commands import arguments
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
 from ane.commands.listings import printed_values
-from ane.commands.macos_flags import about_rate, add_macos_arguments, apply_macos_arguments, listed
-from ane.commands.messages import ProgressDisplay, message_console, output_console
+from ane.commands.macos_flags import about_rate, add_macos_arguments, apply_macos_arguments
+from ane.commands.messages import ProgressDisplay, message_console
 from ane.commands.say_report import numbered_paths, output_paths, print_report, write_beside
 from ane.commands.say_text import arriving_text, check_lines, has_words, read_text, reads_standard_input
 from ane.commands.speech_options import (
@@ -140,9 +140,6 @@ def say_text(args: argparse.Namespace) -> int:
     from ane.audio import play
 
     if printed_values(args):
-        return 0
-    if (lines := listed(args)) is not None:
-        output_console().print("\n".join(lines), markup=False, soft_wrap=True)
         return 0
     apply_macos_arguments(args)
     timeline, args.sound_device = Timeline(), None

@@ -66,7 +66,7 @@ def test_a_rate_is_a_speed_relative_to_175_words_a_minute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "line"), [("--file-format", "WAVE  .wav"), ("--data-format", "I24"), ("-a", "  1 Desk")]
+    ("flag", "line"), [("--file-format", "WAVE\t.wav"), ("--data-format", "I24"), ("-a", "1\tDesk")]
 )
 def test_a_question_mark_lists_what_there_is(
     flag: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
