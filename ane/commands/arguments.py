@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ane.system.terminal import printable
 
-# Flags of other programs → our flag with the same meaning, or a sentence to print instead
+# Flags of other programs → our flag with the same meaning, or a sentence to print instead, or both with "|" between
 MEANINGS = {
     "--rate": "--speed",
     "-r": "--speed",
@@ -25,7 +25,7 @@ MEANINGS = {
     "--speaker": "--voice",
     "--out": "--output",
     "--input": "--file",
-    "--volume": "--loudness",
+    "--volume": "--loudness|SSML changes the volume of a text, with <prosody volume='loud'>",
     "--normalize": "--loudness",
     "--subtitles": "--srt",
     "--dictionary": "--lexicon",
@@ -40,6 +40,9 @@ MEANINGS = {
     "--pitch": "the pitch of a voice is fixed: choose another voice",
     "--dry-run": "--explain",
 }
+
+
+DELETING = ("remove", "clear")  # subcommands that no hint suggests
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -75,22 +78,21 @@ class CommandParser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flags, flag = known.parser._option_string_actions, unknown[0].partition("=")[0]
-            meaning = MEANINGS.get(flag, "")
-            near = [meaning] if meaning in flags else difflib.get_close_matches(flag, flags, 1, 0.75)
-            hint = (
-                f" (did you mean {near[0]}?)"
-                if near
-                else f" ({meaning})"
-                if " " in meaning and "--output" in flags
-                else ""
-            )
-            known.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            *names, sentence = MEANINGS.get(flag, "").rpartition("|")[::2]
+            names = [name for name in (*names, sentence) if name in flags]
+            near = names or difflib.get_close_matches(flag, flags, 1, 0.75)
+            told = " " in sentence and "--output" in flags
+            hint = f" (did you mean {near[0]}?)" if near else f" ({sentence})" if told else ""
+            faulty = [word for word in unknown if word.startswith("-")] or unknown  # their values are in the list, too
+            known.parser.error(f"unrecognized arguments: {' '.join(faulty)}{hint}")
         return known
 
     def error(self, message: str) -> NoReturn:
         if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
             known = [name.strip("'") for name in choice[2].split(", ")]
-            if near := difflib.get_close_matches(choice[1], known, 1):
+            safe = [name for name in known if name not in DELETING]
+            swapped = [name for name in safe if sorted(name) == sorted(choice[1])]
+            if near := swapped or difflib.get_close_matches(choice[1], safe, 1, 0.75):
                 message = f"{message[: choice.start(2) - len('choose from ')]}did you mean {near[0]}?)"
         self.exit(2, f"{self.prog}: error: {printable(message)}; see {self.prog} --help\n")
 

@@ -24,7 +24,7 @@ UNKNOWN = {
     "--bit-rate": "each compressed format has one bit rate, write .flac or .wav for more quality",
     "-i": NO_HIGHLIGHT,
     "--interactive": NO_HIGHLIGHT,
-    "--network-send": "`ane say` cannot send sound to another machine, use `ane serve`",
+    **dict.fromkeys(("-n", "--network-send"), "`ane say` cannot send sound to another machine, use `ane serve`"),
 }
 
 
@@ -49,7 +49,7 @@ def add_macos_arguments(parser: argparse.ArgumentParser) -> None:
         "--rate",
         type=words_per_minute,
         metavar="WPM",
-        help=f"speed in words per minute, instead of --speed. {WORDS_PER_MINUTE} is normal",
+        help=f"speed in words per minute, instead of --speed. {WORDS_PER_MINUTE}, normal for macOS's say, is --speed 1",
     )
     add(
         "-a",
