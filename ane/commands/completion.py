@@ -12,10 +12,21 @@ from typing import Any
 
 from ane.commands.defaults import apply_defaults
 from ane.system.errors import UserError
-from ane.system.paths import voices_dir
+from ane.system.paths import cache_dir, config_file, data_dir, voices_dir
 from ane.system.version import version
 
 SHELLS = ("bash", "zsh", "fish")
+ENVIRONMENT = {
+    "ANE_HOME": "folder for voices, bundles, defaults and the cache, instead of the folders above",
+    "ANE_VOICE": "default of --voice",
+    "ANE_BUNDLE": "default of --bundle",
+}
+STATUSES = {
+    "0": "The command succeeded.",
+    "1": "The input is bad, or this machine cannot run the command. One line on standard error says why.",
+    "2": "The flags are wrong.",
+    "130, 143": "Ctrl-C or SIGTERM stopped the command. No file was left half-written.",
+}
 EXAMPLES = """
 examples:
   eval "$(ane completion bash)"                        in ~/.bashrc
@@ -66,6 +77,8 @@ def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: M
         "quote_voice": voices,
         "names": stored_voices,  # NAME … of `ane voices remove`
         "preset": presets,
+        "file_format": file_formats,
+        "data_format": data_formats,
     }
     for leaf in parsers(parser):
         for action in leaf._actions:
@@ -99,6 +112,18 @@ def presets(**_: Any) -> list[str]:
     return [*PRESETS]
 
 
+def file_formats(**_: Any) -> list[str]:
+    from ane.commands.macos_flags import FILE_FORMATS
+
+    return [*FILE_FORMATS]
+
+
+def data_formats(**_: Any) -> list[str]:
+    from ane.audio.sample_format import ENCODINGS
+
+    return [*ENCODINGS]
+
+
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Yield a parser and the parsers of all its subcommands, in order."""
     yield parser
@@ -130,10 +155,21 @@ def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
                 yield f".TP\n.B {escaped(names)}\n{escaped(str(action.help) % vars(action)) or '.'}"
         if parser.epilog:
             yield f".PP\n.nf\n{escaped(parser.epilog.strip(), lines=True)}\n.fi"
-    yield (
-        ".SH FILES\nThe page docs/install.md lists the folders for voices, bundles, defaults and the cache.\n"
-        ".SH ENVIRONMENT\nANE_HOME, ANE_VOICE, ANE_BUNDLE: see docs/install.md."
-    )
+    for heading, terms in (
+        (
+            "FILES",
+            {
+                str(data_dir()): "voices and bundles that you stored",
+                str(config_file()): "your defaults, in TOML",
+                str(cache_dir()): "files that ane can compute again",
+            },
+        ),
+        ("ENVIRONMENT", ENVIRONMENT),
+        ("EXIT STATUS", STATUSES),
+    ):
+        yield f".SH {heading}"
+        for term, meaning in terms.items():
+            yield f".TP\n.B {escaped(term)}\n{escaped(meaning)}"
 
 
 def escaped(text: str, lines: bool = False) -> str:

@@ -39,6 +39,8 @@ LINES = [  # the bundle of the user's defaults, the line, and a word that comple
     ("nobody", "ane voices rem", "remove"),
     ("", "ane voices remove ann", "anna"),
     ("", "ane say --preset ultra", "ultra_fast"),
+    ("", "ane say --file-format FL", "FLAC"),
+    ("", "ane say --data-format UI", "UI8"),
 ]
 
 
@@ -76,6 +78,9 @@ def test_the_manual_page_has_every_command_and_its_readers_find_no_fault(capsys,
     page = tmp_path / "ane.1"
     page.write_text(capsys.readouterr().out, encoding="utf-8")
     assert {f".SS ane {name}".replace("-", "\\-") for name in SUMMARIES} <= set(page.read_text().splitlines())
+    assert {".SH FILES", ".SH ENVIRONMENT", ".B ANE_HOME", ".SH EXIT STATUS", ".B 130, 143"} <= set(
+        page.read_text().splitlines()
+    )
     for reader in (["man", "--warnings", "-l"], ["mandoc", "-T", "lint", "-W", "error"]):
         if shutil.which(reader[0]) is None:
             pytest.skip(f"needs {reader[0]}: {INSTALL.format('man-db mandoc')}")
