@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("ane")
 UNITS = {
-    "decode": "versions spoken",
-    "rank": "versions compared",
+    "decode": "candidates spoken",
+    "rank": "candidates compared",
     "diffuse": "refining steps",
     "vocode": "parts turned to sound",
     "text": "parts read",

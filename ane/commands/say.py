@@ -20,7 +20,7 @@ from ane.commands.listings import printed_values
 from ane.commands.macos_flags import about_rate, add_macos_arguments, apply_macos_arguments
 from ane.commands.messages import ProgressDisplay, message_console
 from ane.commands.say_report import numbered_paths, output_paths, print_report, write_beside
-from ane.commands.say_text import arriving_text, check_lines, has_words, read_text, reads_standard_input
+from ane.commands.say_text import arrives_late, arriving_text, check_lines, has_words, read_text
 from ane.commands.speech_options import (
     add_backend_arguments,
     add_request_arguments,
@@ -149,7 +149,7 @@ def say_text(args: argparse.Namespace) -> int:
     )
     args.stream = args.stream or typed
     # the text may arrive late, so the model and the voice are loaded before the text is read
-    piped = args.follow or typed or reads_standard_input(args)
+    piped = args.follow or typed or arrives_late(args)
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     cast = read_cast(args.cast) if args.cast else None
     text = None if piped and not args.explain else read_text(args)

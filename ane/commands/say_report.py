@@ -78,7 +78,7 @@ def facts(
 
 
 def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) -> list[Path]:
-    """Write the subtitles of a speech, and the times of its words as JSON. Return the paths of the subtitles."""
+    """Write the subtitles of a speech, and the times of its words as JSON. Return the paths of these files."""
     if subtitles:
         from ane.speech.subtitles import write_subtitles
 
@@ -93,7 +93,7 @@ def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) ->
                 "words": [word.as_dict() for word in speech.words],
             },
         )
-    return subtitles
+    return subtitles if times is None or str(times) == "-" else [*subtitles, times]
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:

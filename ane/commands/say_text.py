@@ -3,7 +3,9 @@
 import argparse
 import codecs
 import io
+import os
 import re
+import stat
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -36,6 +38,17 @@ def reads_standard_input(args: argparse.Namespace) -> bool:
     if sys.stdin.isatty():
         raise UserError(NO_TEXT)
     return True
+
+
+def arrives_late(args: argparse.Namespace) -> bool:
+    """Return whether the text comes from standard input, and another program may still write it."""
+    if not reads_standard_input(args):
+        return False
+    try:
+        status = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return True
+    return not (stat.S_ISREG(status.st_mode) or os.path.samestat(status, os.stat(os.devnull)))
 
 
 def arriving_text() -> Iterator[str]:
@@ -101,7 +114,7 @@ def has_words(text: str) -> bool:
 def decoded(content: bytes, where: str) -> str:
     """Decode UTF-8, and turn every line end into a line feed. Raises UserError if ``content`` is not UTF-8."""
     try:
-        return re.sub("\r\n?", "\n", content.decode("utf-8"))
+        return re.sub("\r\n?", "\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error
 

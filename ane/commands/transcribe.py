@@ -59,6 +59,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="format to write: txt (one line per segment), json (one object), or srt or vtt (subtitles) (default: the "
         "format that the suffix of -o names, or txt if the suffix names none)",
     )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument(
         "--language",
         metavar="NAME",

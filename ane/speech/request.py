@@ -163,7 +163,7 @@ class SpeechRequest:
     settings: Any = None
     speed: float = setting(
         1.0,
-        "speed of speech: 2 is twice as fast (default: 1, about 150 words per minute)",
+        "speed of speech: 2 is twice as fast (default: 1, the usual speed of the voice)",
         metavar="FACTOR",
         api="speed, more than 1 is faster. The range depends on the model, as for `ane say --speed`",
     )

@@ -87,6 +87,8 @@ SIGN_WORDS = {
     "÷": "divided by",
     "≈": "is about",
     "≠": "is not equal to",
+    "≤": "less than or equal to",
+    "≥": "greater than or equal to",
     "√": "the square root of",
     "∞": "infinity",
     "§": "section",
@@ -214,6 +216,7 @@ CASED_RULES = (
 )
 
 EXPANSIONS: tuple[TextRule, ...] = (
+    rule("colours of a terminal", r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)", ""),
     rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
     *unicode_to_ascii.RULES,
     *capital_rules.HEADINGS,

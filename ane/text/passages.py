@@ -90,7 +90,7 @@ def read_pauses(
 def with_other_commands(error: UserError, text: str, first: re.Match[str]) -> UserError:
     """Add the other commands of macOS without effect to the error about the first of them."""
     others = [match[0] for match in COMMAND.finditer(text, first.end()) if match["name"] not in (None, "slnc")]
-    more = f" (also without effect: {', '.join(dict.fromkeys(others))})" if first["name"] != "slnc" and others else ""
+    more = f". Also without effect: {', '.join(dict.fromkeys(others))}" if first["name"] != "slnc" and others else ""
     return UserError(f"{error}{more}", error.parameter)
 
 
@@ -137,8 +137,7 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
     command, name = match[0], match["name"]
     if name not in (None, "slnc"):
         raise UserError(
-            f"{where}: {command} is a command of macOS that has no effect here (of macOS's commands, only "
-            f"[[slnc 500]], a pause in milliseconds, has an effect): {INSTEAD.get(name, 'remove it')}"
+            f"{where}: {command} is a command of macOS without effect here: {INSTEAD.get(name, 'remove it')}"
         )
     if name:
         duration = f"{match['value'].strip()}ms" if command.endswith("]]") else ""

@@ -79,8 +79,8 @@ SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HA
 WORD = re.compile(
     r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*"
 )  # a word with letters that are not ASCII, and their combining marks
-# Arrows, boxes, shapes, ornaments and emoji, which are not spoken.
-PICTURE = re.compile("[\u02b0-\u02ff\u2190-\u21ff\u2400-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f]")
+# Boxes, shapes and modifiers, which only decorate a text.
+ORNAMENT = re.compile("[\u02b0-\u02ff\u2400-\u25ff\u2756-\u2767\u2b12-\u2bff\U0001f3fb-\U0001f3ff]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
 # What to do with words that are not in Latin script, and the end of the warning about them.
 Unreadable = Literal["nearest", "spell", "skip", "refuse"]
@@ -144,16 +144,16 @@ def foreign_scripts(text: str) -> list[str]:
 
 
 def unread_signs(text: str) -> list[str]:
-    """List the signs of ``text`` that are not spoken, such as "⌘", but not pictures, arrows and ornaments."""
+    """List the signs of ``text`` that are not spoken, such as "⌘", arrows and emoji, but not ornaments."""
     return (
         []
         if text.isascii()
         else sorted(
             character
             for character in set(text)
-            if unicodedata.category(character) in ("Co", "Nl", "No", "Po", "So")
+            if unicodedata.category(character) in ("Co", "Nl", "No", "Po", "Sm", "So")
             and character not in REPLACED
-            and not PICTURE.match(character)
+            and not ORNAMENT.match(character)
             and not ascii_character(character).strip()
         )
     )

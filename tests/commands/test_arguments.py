@@ -100,7 +100,7 @@ def test_without_a_terminal_progress_is_a_plain_line_every_few_seconds():
         for done in range(1, 11):
             now[0] += INTERVAL / 2
             progress.update("decode", done, 10, "")
-    assert output.getvalue().splitlines() == [f"versions spoken: {done} of 10" for done in (2, 4, 6, 8, 10)]
+    assert output.getvalue().splitlines() == [f"candidates spoken: {done} of 10" for done in (2, 4, 6, 8, 10)]
 
 
 def findings(capsys) -> dict[str, dict]:

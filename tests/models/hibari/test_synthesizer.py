@@ -135,11 +135,11 @@ def test_letters_of_other_scripts_are_named_before_they_are_spoken_and_only_once
     assert voice.stream("Привет", lexicon=Lexicon([LexiconEntry("Привет", "privet")])).notes == []
 
 
-def test_signs_that_nothing_is_spoken_for_are_named_but_pictures_are_silent(voice, caplog):
-    note = "nothing is spoken for ℞ ⌘: write in words what they mean"
+def test_signs_that_nothing_is_spoken_for_are_named_but_ornaments_are_silent(voice, caplog):
+    note = "nothing is spoken for ℞ ⌘ ☃ 😀: write in words what they mean"
     assert voice.stream("Press ⌘, then take ℞ 5 ☃ 😀 → £5 ₴5 ∪ 5 ㎏.").notes == [note]
     assert [record.getMessage() for record in caplog.records] == [note]
-    assert voice.stream("☃ 😀 ✓ ★ “Hello”… ™ †").notes == []
+    assert voice.stream("─ ■ ❦ “Hello”… ™ †").notes == []
 
 
 def test_a_speaker_is_shown_by_its_model_voice_and_backend():
