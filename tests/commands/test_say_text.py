@@ -47,7 +47,7 @@ def test_each_line_of_the_lexicon_on_the_page_applies_to_its_example(succeed):
     Path("words.tsv").write_text(lines.encode().decode("unicode_escape"), encoding="utf-8")
     printed = succeed("say", "--bundle=demo", "--lexicon=words.tsv", "--explain", text)
     for number, line in enumerate(Path("words.tsv").read_text(encoding="utf-8").splitlines(), 1):
-        assert f"words.tsv, line {number} " in printed, line
+        assert f"words.tsv, line {number}\n" in printed, line
 
 
 def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workplace):
