@@ -81,11 +81,12 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
         else []
     )
     chunks, passages = [], SpeechContext().passages(request)
-    for chunk in (
+    parts = (
         split_into_phonemes(passages, settings.split, MOST_IDS)
         if cased
         else split_into_chunks(passages, model, settings)
-    ):
+    )
+    for chunk in parts:
         normalised, chunk_steps = explain_english(chunk.text, cased)
         tokens = chunk.ids.tolist() if cased else chunk.tokens[:-1]
         chunks.append(
@@ -100,5 +101,5 @@ def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
                 "steps": [asdict(step) for step in chunk_steps],
             }
         )
-    notes = notes_on_text(request, normalise_english)
+    notes = notes_on_text(request, normalise_english, parts)
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks, "notes": notes}
