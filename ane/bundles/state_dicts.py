@@ -66,8 +66,8 @@ def find_state_dict(content: Mapping[Any, Any], path: Path, others: tuple[str, .
         if rest:
             notes.append(
                 f"{path} has weights in {' and '.join(found)}: this model gets the averaged weights ({chosen}), which "
-                f"inference uses. For {' or '.join(rest)}, save content[NAME] alone with torch.save, and import that "
-                "file"
+                f"inference uses. To import {rest[0]} instead, save it with torch.save(content[{rest[0]!r}], FILE), "
+                "and import FILE"
             )
         opened.append(chosen)
         siblings |= {str(key): value for key, value in content.items() if key not in found}
