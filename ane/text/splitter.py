@@ -148,7 +148,7 @@ def break_cost(word: str, gap: str, following: str) -> float:
 def ends_sentence(run: Sequence[str], following: str) -> bool:
     """Return whether a sentence ends between ``run``, the words since its beginning, and the word ``following``.
 
-    The number of a list item, such as "1.", is no sentence.
+    The number of a list item, such as "1.", does not count as a sentence.
     """
     return break_cost(run[-1], " ", following) <= UNCERTAIN and not (len(run) == 1 and ENUMERATOR.fullmatch(run[0]))
 

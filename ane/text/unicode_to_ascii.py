@@ -79,7 +79,7 @@ SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HA
 WORD = re.compile(
     r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*"
 )  # a word with letters that are not ASCII, and their combining marks
-# Boxes, shapes and modifiers, which only decorate a text.
+# Boxes, shapes and modifiers. They only decorate a text, so no note names them.
 ORNAMENT = re.compile("[\u02b0-\u02ff\u2400-\u25ff\u2756-\u2767\u2b12-\u2bff\U0001f3fb-\U0001f3ff]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
 # What to do with words that are not in Latin script, and the end of the warning about them.
