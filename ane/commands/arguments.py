@@ -83,7 +83,8 @@ class CommandParser(argparse.ArgumentParser):
             near = names or difflib.get_close_matches(flag, flags, 1, 0.75)
             told = " " in sentence and "--output" in flags
             hint = f" (did you mean {near[0]}?)" if near else f" ({sentence})" if told else ""
-            faulty = [word for word in unknown if word.startswith("-")] or unknown  # argparse also lists the values of unknown flags
+            # argparse also lists the values of unknown flags
+            faulty = [word for word in unknown if word.startswith("-")] or unknown
             known.parser.error(f"unrecognized arguments: {' '.join(faulty)}{hint}")
         return known
 
