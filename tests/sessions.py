@@ -107,7 +107,7 @@ class Session:
             elif word.endswith(":") and word[:-1] in CHECKS:
                 assert CHECKS[word[:-1]](self, rest), (line, self.printed)
             elif word and word != "##":
-                assert folded(line) in folded(self.printed)
+                assert folded(line) in folded(self.printed), (line, self.printed)
 
     def filled(self, words: str) -> str:
         """The words of a command with the values of names and fixtures."""

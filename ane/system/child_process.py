@@ -169,6 +169,7 @@ def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int |
     limits = {kind: most for kind, most in requested.items() if most is not None}
     if limits:
         limits[resource.RLIMIT_CORE] = 0
+        sys.dont_write_bytecode = True  # a limit may cut a .pyc file, which later processes cannot read
     if memory is not None and sys.platform == "darwin":
         del limits[resource.RLIMIT_AS]
         end_above(memory)

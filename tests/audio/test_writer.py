@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_files(tmp_path):
         "    try: write(path, noise, 24000)\n"
         "    except UserError as error: print(error)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, "-B", "-c", code, *paths], capture_output=True, text=True, check=False)
     for line, path in zip(result.stdout.splitlines(), paths, strict=True):
         assert line.startswith(f"cannot write {path}")
     assert result.stderr == ""

@@ -195,6 +195,7 @@ def test_a_full_disk_leaves_the_old_voice_and_no_temporary_files(tmp_path, pytho
     code = (
         "import resource, signal, sys, numpy as np\n"
         "from ane.system.errors import UserError; from ane.voices import *\n"
+        "sys.dont_write_bytecode = True  # a cut .pyc file would fail later tests\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "big = Voice(np.ones((1, 4096), np.float32), np.ones((1, 4096), np.float32), 'v')\n"
         "for path in sys.argv[1:]:\n"
