@@ -119,7 +119,7 @@ def unknown_checkpoint(path: Path) -> UserError:
             )
         if "optimizers" in content and not found.wrappers:
             return UserError(
-                f"{path} is the state of a trainer, whose weights are in another file: give that file, such as the "
+                f"{path} is a trainer's state, and its weights are in another file: give that file, such as the "
                 "N_gpt.pth that the trainer wrote"
             )
         names = summarise_keys(map(str, found.entries if found.wrappers else content), SHOWN)

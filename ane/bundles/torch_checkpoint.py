@@ -38,7 +38,7 @@ def is_adapter(key: str) -> bool:
 
 
 def is_random_state(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor may be the state of a random generator, which torch stores as a row of bytes."""
+    """Return whether a tensor may be the state of a random generator, which torch saves as a row of bytes."""
     return tensor.dtype == torch.uint8 and tensor.ndim == 1
 
 

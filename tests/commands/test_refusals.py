@@ -56,7 +56,7 @@ def test_no_text(complain, monkeypatch):
     [
         ({"layer.weight": torch.zeros(2)}, "is not a checkpoint that this version can read: it holds layer.weight. "),
         ({letter: torch.zeros(2) for letter in "abcdefgh"}, "it holds a, b, c, d, e, f and 2 more. A FastSpeech"),
-        ({"epoch": 3, "optimizers": []}, "is the state of a trainer, whose weights are in another file"),
+        ({"epoch": 3, "optimizers": []}, "is a trainer's state, and its weights are in another file"),
         ([1, 2], "contains a list, not a state dict"),
         (torch.zeros(3), "contains a Tensor, not a state dict"),
         ({"model_state_dict": {}}, "Whisper checkpoint has dims and model_state_dict"),

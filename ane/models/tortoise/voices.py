@@ -74,7 +74,7 @@ def checked_clips(clips: Sequence[np.ndarray] | np.ndarray) -> list[np.ndarray]:
     """Return clips that a program passed as a list of mono arrays, (S,) float32. A single clip may be one array.
 
     Raises:
-        InvalidValueError: There is no clip, or a clip is not a mono array of numbers.
+        InvalidValueError: No clip is given, or a clip is not a mono array of numbers.
     """
     wanted = "arrays of samples (for files, pass their folder or paths to `speak` as voice)"
     check_type("clips", clips, Iterable, wanted)

@@ -128,7 +128,7 @@ def windowed_spectra(windows: np.ndarray) -> np.ndarray:
 def filters(envelopes: np.ndarray) -> np.ndarray:
     """Compute the filters of the windows from the first frame to the last one, (4 · (l − 1), 513) complex64.
 
-    The logarithm of a filter lies on the line between the logarithms of two frames. So each window's filter is the
+    The logarithm of a filter is interpolated between those of two frames. So each window's filter is the
     filter of the window before, times one factor per pair of frames.
 
     Args:
