@@ -8,6 +8,7 @@ encoder's latent. The embeddings are Resemblyzer's, whose cosines say how alike 
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.audio.mel import FLOOR
+from ane.audio.mel import CONDITIONING_RATE, FLOOR, HOP
 from ane.bench.records import BenchRow, Spread, document
 from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ConditioningEncoderConfig
 from ane.system.errors import UserError
@@ -40,6 +41,8 @@ TILT = 0.25  # standard deviation of each of the first cosines over the bands, o
 FILTER_COSINES = 6
 LOG_FLOOR = float(np.log(FLOOR))  # lowest value of a mel, in natural logarithms
 VALIDATED = 2  # recordings of every held-back speaker that each checkpoint measures. The report measures all
+REVERBERATION = 0.15, 0.9  # shortest and longest seconds in which the sound of a random room fades by 60 dB
+REVERBERANT = 0.6  # largest share of the power of a sound that reaches the microphone by way of the walls
 NOISE = -12.0, -5.0  # weakest and strongest noise, in natural logarithms of its power relative to the mean power
 
 
@@ -108,16 +111,32 @@ class ClipLessons:
 
 
 def recorded_elsewhere(mels: Tensor, generator: torch.Generator) -> Tensor:
-    """Change the level, the frequency response and the noise of natural log-mels (B, L, bands) at random."""
+    """Change the room, the level, the frequency response and the noise of natural log-mels (B, L, bands) at random."""
     count, _, bands = mels.shape
     level = GAIN * (2 * torch.rand(count, 1, 1, generator=generator) - 1)
     angles = torch.outer(torch.arange(1, 1 + FILTER_COSINES), (torch.arange(bands) + 0.5) * torch.pi / bands)
     response = TILT * torch.randn(count, FILTER_COSINES, generator=generator) @ torch.cos(angles)
     low, high = NOISE
     noise = low + (high - low) * torch.rand(count, 1, 1, generator=generator)
+    mels = in_random_rooms(mels, generator)
     power = mels.exp().mean(dim=(1, 2), keepdim=True).log()
     grain = 0.5 * torch.randn(mels.shape, generator=generator)
     return (torch.logaddexp(mels + response[:, None], power + noise + grain) + level).clamp(min=LOG_FLOOR)
+
+
+def in_random_rooms(mels: Tensor, generator: torch.Generator) -> Tensor:
+    """Let natural log-mels (B, L, bands) sound in random rooms, whose reverberant power fades exponentially."""
+    count, frames, _ = mels.shape
+    low, high = REVERBERATION
+    seconds = low * (high / low) ** torch.rand(count, 1, generator=generator)
+    share = REVERBERANT * torch.rand(count, 1, generator=generator)
+    decay = torch.exp(-math.log(1e6) * HOP / CONDITIONING_RATE / seconds * torch.arange(frames))
+    response = share * decay / decay.sum(dim=1, keepdim=True)
+    response[:, 0] += 1 - share[:, 0]
+    # float64, because the power of frames differs by more than float32 has digits
+    power = torch.fft.rfft(mels.double().exp(), 2 * frames, dim=1)
+    power = power * torch.fft.rfft(response.double(), 2 * frames)[..., None]
+    return torch.fft.irfft(power, 2 * frames, dim=1)[:, :frames].clamp(min=FLOOR).log().float()
 
 
 def train_clone_encoder(

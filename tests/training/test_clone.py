@@ -9,11 +9,12 @@ import torch
 
 import ane
 from ane.audio import resample
+from ane.audio.mel import CONDITIONING_RATE, HOP
 from ane.system.errors import UserError
 from benchmarks.data_packages import package_folder, whisper_folder
 from benchmarks.teachers import kokoro_style
 from training import clone_encoder, clone_speech
-from training.clone_encoder import ClipLessons, recorded_elsewhere
+from training.clone_encoder import ClipLessons, in_random_rooms, recorded_elsewhere
 from training.clone_hearing import HeardClip, separation
 from training.clone_speakers import CONFIG, TIMBRE, passes, read_config, speakers_of
 from training.speech import RATE, Shard
@@ -169,6 +170,20 @@ def test_another_microphone_changes_level_response_and_noise_but_not_the_length(
     assert shift.mean(dim=1).std() > 0.3
     assert shift.std(dim=1).min() > 0.1
     assert torch.equal(changed, recorded_elsewhere(mels, torch.Generator().manual_seed(1)))
+
+
+def test_a_room_lets_sound_fade_and_keeps_its_power():
+    mels = torch.full((64, 200, 2), -11.0)
+    mels[:, 20] = 3.0
+    heard = in_random_rooms(mels, torch.Generator().manual_seed(1))
+    assert (heard[:, :20] <= mels[:, :20] + 1e-3).all()
+    assert (heard[:, 21:60].diff(dim=1) <= 0).all()
+    power = heard.exp().sum(dim=1) / mels.exp().sum(dim=1)
+    assert power.min() > 0.9
+    assert power.max() < 1.02
+    seconds = -np.log(1e6) * HOP / CONDITIONING_RATE / heard[:, 21:31].diff(dim=1).mean(dim=1)
+    assert 0.12 < seconds.min() < 0.3
+    assert 0.6 < seconds.max() < 1
 
 
 def test_separation_counts_the_pairs_of_recordings():
