@@ -17,7 +17,7 @@ WORDS_PER_MINUTE = 175  # speed of macOS's `say` without -r
 FILE_FORMATS = {"WAVE": ".wav", "AIFF": ".aiff", "FLAC": ".flac", "m4af": ".m4a", "MPG3": ".mp3", "Oggf": ".ogg"}
 DEFAULT_SUFFIX = ".aiff"  # suffix that `say -o out` adds
 NO_HIGHLIGHT = "the terminal cannot highlight words, use --word-times FILE.json for the time of each word"
-STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")  # paths that mean the same as "-"
+STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1")  # paths that mean the same as "-"
 # flags of `say` that `ane say` does not support → the reason
 UNKNOWN = {
     "--quality": "the format of the file decides the quality",

@@ -31,6 +31,7 @@ OFF_THE_PATH = {  # modules that are called, but not needed to understand how a 
     "ane/audio/time_stretch.py": "of a speed that the network does not make",
     "ane/bundles/hashes.py": "comparing files with their hashes",
     "ane/bundles/package_records.py": "of converted models",
+    "ane/speech/async_speech.py": "methods for asyncio",
     "ane/backends/torch/static_decoder.py": "for GPUs: whether it is wanted",
 }
 # program that prints the files of ane whose functions are called, except for calls while a module is imported

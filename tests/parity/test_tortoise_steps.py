@@ -280,6 +280,8 @@ class UpstreamRandomness:
         return RecordedNoise([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
+        if f"cand{rank}.z" not in self.stage:
+            return None  # HiFi-GAN draws no noise
         noise = self.stage[f"cand{rank}.z"][0].T  # one row per frame, drawn when the frame arrives
         return RecordedNoise([noise[:SILENT_FRAMES], noise[SILENT_FRAMES:]])
 
