@@ -64,12 +64,13 @@ def mutated(name, data):
 
 
 def test_turns_and_runs_add_up(tmp_path):
-    output = tmp_path / "fuzz.json"
+    output, home = tmp_path / "fuzz.json", os.environ.get("ANE_HOME")
     counts = []
     for _ in range(2):
         assert fuzz.main(["--minutes", "0.01", "--only", "messages", "-o", str(output)]) == 0
         counts.append(json.loads(output.read_text())["kinds"]["messages"]["inputs"])
     assert counts[1] > counts[0] > 0
+    assert os.environ.get("ANE_HOME") == home, "later work in this process uses a folder that is gone"
 
 
 def test_the_committed_figures_are_of_a_campaign_without_failures():

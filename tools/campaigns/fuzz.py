@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from unittest.mock import patch
 
 from ane.system.errors import UserError
 from tools.campaigns.fuzz_inputs import InputKind, kinds
@@ -219,8 +220,7 @@ def main(arguments: list[str]) -> int:
     totals = {} if args.fresh or not args.output.exists() else json.loads(args.output.read_text())["kinds"]
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     until, seed = time.monotonic() + 60 * args.minutes, args.seed + sum(each["inputs"] for each in totals.values())
-    with tempfile.TemporaryDirectory(dir=memory) as root:
-        os.environ["ANE_HOME"] = f"{root}/home"
+    with tempfile.TemporaryDirectory(dir=memory) as root, patch.dict(os.environ, ANE_HOME=f"{root}/home"):
         known = kinds(Path(root))
         if args.only not in (None, *known):
             parser.error(f"--only {args.only}: choose from {', '.join(known)}")

@@ -96,7 +96,7 @@ class LoraAdapter:
         """
         named = [
             (network, NETWORKS[network].prefix + key, shape)
-            for network, keys in shapes.items()
+            for network, keys in sorted(shapes.items())
             for key, shape in keys.items()
         ]
         for layer in self.factors:
