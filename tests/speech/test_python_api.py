@@ -31,16 +31,6 @@ from tests.refusals import assert_refused
 TEXT = "It was late."
 
 
-@pytest.fixture(scope="module")
-def heart() -> ane.Speaker:
-    return ane.load()
-
-
-@pytest.fixture(scope="module")
-def demo() -> ane.Speaker:
-    return ane.load("demo")
-
-
 def test_importing_the_package_imports_no_engine_and_no_numpy() -> None:
     code = "import sys, ane; assert {*ane.__all__} <= {*dir(ane)}; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -18,16 +18,6 @@ SOUND = 0.1 * np.random.default_rng(0).standard_normal(48000).astype(np.float32)
 ROW = np.zeros((1, 192), np.float32)
 
 
-@pytest.fixture(scope="module")
-def heart() -> ane.Speaker:
-    return ane.load()
-
-
-@pytest.fixture(scope="module")
-def demo() -> ane.Speaker:
-    return ane.load("demo")
-
-
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
