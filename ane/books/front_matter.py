@@ -142,7 +142,7 @@ def title_page_length(
     if "title" not in found or not (spoken or "author" in found):
         return 0
     tail = next((n for n in range(end, len(blocks)) if blocks[n].kind == HEADING), len(blocks))
-    printed = False  # whether a line about the publisher or the like precedes, so that cities may follow
+    printed = False  # a city may follow only a line about the publisher, the series or the like
     for number in range(end, min(tail, end + LONGEST_TITLE_PAGE)):
         if is_imprint(blocks[number]):
             end, printed = number + 1, True

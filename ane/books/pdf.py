@@ -210,7 +210,7 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
     margins = [margin_of(texts, end) if texts else 0 for texts, end in zip(bodies, ends, strict=True)]
     indent = first_line_indent(bodies, margins)
     for page, end, most in zip(pages, ends, margins, strict=True):
-        # on a page of dialogue, most lines are first lines of paragraphs
+        # Most lines on a page of dialogue are first lines of paragraphs
         margin = most - indent if most - indent in margins else most
         for index, line in enumerate(page):
             if held:

@@ -13,7 +13,7 @@ ChapterSound = tuple[str, str]  # title of a chapter, and a digest of its sound
 
 
 def chapter_sounds(chunks: Sequence[StoredChunk], titles: Sequence[str]) -> dict[int, ChapterSound]:
-    """Return the title and a digest of the sound of each chapter, by the chapter's number."""
+    """Return each chapter's title and a digest of its sound, by the chapter's number."""
     sounds: dict[int, list[Any]] = {}
     for chunk in chunks:
         sounds.setdefault(chunk.chunk.chapter + 1, []).append([chunk.chunk.key, chunk.take, chunk.chunk.silence])

@@ -20,7 +20,7 @@ from ane.system.errors import UserError
 # names of the entries in which trainers store a state dict
 AVERAGED = ("ema", "ema_state_dict", "ema_model", "model_ema", "params_ema")  # exponential moving averages
 PLAIN = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params")
-NESTED = 3  # how many dicts around a state dict are opened
+NESTED = 3  # number of dicts around a state dict that may be opened
 ADAPTED = ".base_layer."  # PEFT adds this to the keys of weights that an adapter changes
 
 

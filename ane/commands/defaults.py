@@ -128,21 +128,20 @@ def without_useless_defaults(args: argparse.Namespace, work: Callable[[argparse.
     command line has no effect because of a default (a partner in the error), ignore that default. If the flag still has
     no effect, restore the default and raise the first error.
     """
-    first: dict[
-        str, tuple[NoEffectError, dict[str, Any]]
-    ] = {}  # by parameter: the first error, and the values of flags then
+    # The first error about each parameter, and the values of the flags at that time
+    first: dict[str, tuple[NoEffectError, dict[str, Any]]] = {}
     while True:
         try:
             return work(args)
         except NoEffectError as error:
             reason = f"with --{error.parameter.replace('_', '-')}"
-            begin = first.setdefault(error.parameter, (error, dict(vars(args))))
+            first_error, flags = first.setdefault(error.parameter, (error, dict(vars(args))))
             if not (
                 left_out(args, error.parameter, error.reason)
                 or any(left_out(args, name, reason) for name in error.partners)
             ):
-                vars(args).update(begin[1])
-                raise begin[0] from begin[0].__cause__
+                vars(args).update(flags)
+                raise first_error from first_error.__cause__
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:

@@ -151,7 +151,7 @@ def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
 
 
 def warn_of_unused_words(lexicon: "Lexicon | None", texts: Iterable[str]) -> None:
-    """Warn of the entries of a lexicon that match no word of a book, because a typo in an entry has no other sign."""
+    """Warn of each entry in a lexicon that matches no word in a book, because a typo in an entry has no other sign."""
     if lexicon is None:
         return
     used = {match.entry for text in texts for match in lexicon.matches(text)}
@@ -306,7 +306,7 @@ def print_contents(args: argparse.Namespace, document: "Document") -> None:
 
 
 def warn_of_unreadable(document: "Document") -> None:
-    """Warn the user of every file of the book whose text will not be spoken because the file cannot be read."""
+    """Name each file in the book that cannot be read, because its text will not be spoken."""
     for part in document.left_out:
         if part.kind == "unreadable":
             LOGGER.warning(

@@ -55,7 +55,7 @@ class FragmentLink:
 
     Attributes:
         before: The beginning of the text before the link in its block, without spaces around it.
-        inside: Numbers of the headings and of the elements in ``NOTES`` that contain the link, from the inside out.
+        inside: Numbers of the headings and ``NOTES`` elements that contain the link, from the inside out.
     """
 
     href: str
@@ -71,7 +71,7 @@ class OpenElement:
     Attributes:
         number: Number of the start tag in the file.
         href: Reference of a link to an element, or "".
-        text_at: Number of pieces of text in the current block before the element.
+        text_at: Number of text pieces in the current block before the element.
     """
 
     name: str
