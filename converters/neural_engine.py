@@ -1,4 +1,4 @@
-"""List limits of Apple's Neural Engine that our graphs obey, and the engine's published speed in each chip."""
+"""List limits of Apple's Neural Engine that our graphs obey, and every chip with its published TFLOPS and bandwidth."""
 
 from dataclasses import dataclass
 

@@ -31,6 +31,16 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [^\n]*?) -->\n.*?^<!-- end -->$")
 
+# files of the table of every file
+LISTED = [
+    *(f"{folder}/**/*.py" for folder in ("ane", "converters", "training", "benchmarks", "tools", "examples", "docs")),
+    *("ane/**/*.html", "ane/**/*.cpp", "ane/**/*.h", "converters/swift/template/**/*.swift"),
+    *("training/*.sh", "training/config/*.toml", "benchmarks/*.sh", "tools/**/*.c"),
+    *(".ci/*", ".github/workflows/*.yml", "Dockerfile", "compose.yaml", "justfile"),
+]
+COMMENT_MARK = r"(?m)^(?:///?|#|/\*|<!--) ?|(?:\*/|-->)$"
+COMMENT = re.compile(r"(?m)^(?:(?:///?(?! swift-tools)|#(?=$| ))[^\n]*\n)+|^(?:/\*[\s\S]*?\*/|<!--[\s\S]*?-->)$")
+
 # From `ane say` to sound by the default voice, hibari, on ONNX Runtime, in the order in which to read them. A test
 # compares them with the files whose functions are called.
 READING_PATH = {
@@ -164,19 +174,24 @@ def module_file(module: str) -> Path:
 
 
 def first_sentence(file: Path) -> str:
-    """The first sentence of a module's docstring."""
-    paragraph = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
-    return re.split(r"(?<!et al)\.\s", " ".join(paragraph.split()))[0].rstrip(".:").replace("``", "`")
+    """The first sentence of a Python module's docstring, or of the first comment in another file."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".py":
+        comment = ast.get_docstring(ast.parse(text)) or ""
+    elif found := COMMENT.search(text):
+        comment = re.sub(COMMENT_MARK, "", found[0])
+    else:
+        raise ValueError(f"{file} has no comment that says what the file is for")
+    sentence = re.split(r"(?<!et al)(?<!\"\d)\.\s", " ".join(comment.partition("\n\n")[0].split()))[0]
+    return sentence.rstrip(".:").replace("``", "`").replace("|", "\\|")
 
 
 def every_file() -> list[str]:
-    """The files of the program, but those that are empty or hold a docstring alone."""
+    """The files in which a change may belong, but Python files that are empty or hold a docstring alone."""
     lines = ["| file | what it does |", "|---|---|"]
-    for file in sorted(
-        (each for top in ("ane", "converters", "training") for each in (ROOT / top).rglob("*.py")),
-        key=lambda file: (file.parent, file.name),
-    ):
-        if logical_lines(file) >= 3:
+    files = (file for pattern in LISTED for file in ROOT.glob(pattern))
+    for file in sorted(files, key=lambda file: (file.parent.relative_to(ROOT), file.name)):
+        if file.suffix != ".py" or logical_lines(file) >= 3:
             lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {first_sentence(file)} |")
     return lines
 

@@ -1,4 +1,4 @@
-"""Write subtitles for a speech, from the times of its words."""
+"""Divide a speech into subtitles, and choose when each one appears and disappears, from the times of its words."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

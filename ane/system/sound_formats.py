@@ -1,4 +1,7 @@
-"""List the formats of sound files, one row per suffix. Writers, flags, requests and help texts all use these rows."""
+"""List the formats of sound files with codec and bit rate, one row per suffix.
+
+Writers, flags, requests and help texts all use these rows.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

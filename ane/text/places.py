@@ -1,4 +1,4 @@
-"""List the words of addresses and journeys: streets, states, towns, airlines, codes and telephone numbers.
+"""List the words of addresses and journeys: streets, states, towns, airlines, and words before a code or a number.
 
 To teach the rules such a word, add it to a table here.
 """

@@ -1,4 +1,4 @@
-"""Write subtitles as SubRip (.srt) and WebVTT (.vtt)."""
+"""Format subtitles, whose texts and times are known, as SubRip (.srt) and WebVTT (.vtt)."""
 
 import html
 from collections.abc import Iterable

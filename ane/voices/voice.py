@@ -1,4 +1,4 @@
-"""Define voices, read and write their files, mix them, and cache the latents of clips.
+"""Define voices, read and write their files, mix them as ``a:0.3&b:0.7`` says, and cache the latents of clips.
 
 In a mix ``a&b``, both voices have the same share. A mix ``a:0.3&b:0.7`` has weights, whose sum need not be 1.
 """

@@ -1,4 +1,5 @@
 // swift-tools-version: 6.0
+// The Swift package: its targets, and the systems on which it runs.
 import PackageDescription
 
 let package = Package(

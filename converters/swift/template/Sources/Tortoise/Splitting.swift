@@ -1,6 +1,6 @@
 import Foundation
 
-// Splits text as `ane.text.splitter` does, except that it does not know abbreviations, enumerations and quantities.
+// Splits text into chunks as `ane.text.splitter` does, except that it does not know abbreviations, enumerations and quantities.
 
 /// A piece of text that is not split further, and the cost of a break after the piece.
 private struct Piece {
