@@ -301,7 +301,7 @@ def test_every_constructor_argument_of_the_official_files_is_known(directory, go
 
 
 def test_without_a_config_the_sizes_are_official(directory):
-    sizes = sizes_of(find_files(directory), {"autoregressive.pth": {"number_text_tokens": 255}}, "", None)
+    sizes = sizes_of(find_files(directory), {}, NETWORKS, {"autoregressive.pth": {"number_text_tokens": 255}}, "", None)
     assert all(sizes[name] == network.official() for name, network in NETWORKS.items())
     assert [network.voice_width(sizes[name]) for name, network in NETWORKS.items() if network.voice_width] == [
         1024,

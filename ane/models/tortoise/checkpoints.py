@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -94,16 +94,17 @@ def import_tortoise(
             Or the tokenizer has an id that the decoder does not know.
     """
     files, folder = checked_files(path, base, vocoder)
-    own = held_networks(files, base)
+    read = {file: read_entries(file) for file in files.values()}
+    own = held_networks(files, read, base)
     if config is None and is_official_config(beside := folder / "config.json"):
         config, where = read_constructor_arguments(beside), str(beside)
-    sizes = sizes_of(files, config, where, base)
+    sizes = sizes_of(files, read, own, config, where, base)
     adapter = read_lora(lora) if lora else None
     tokenizer, surplus, halves, notes = _tokenizer(folder, base), Surplus(), set[str](), list[str]()
     check_vocabulary(tokenizer, sizes["autoregressive"].number_text_tokens, folder)
-    for file in dict.fromkeys(files.values()):
+    for file in read:
         held = [name for name in files if files[name] == file]
-        entries, beside_it, _, found_notes = _entries(file, sizes)
+        entries, beside_it, _, found_notes = official_state_dict(read[file], sizes)
         notes += found_notes
         used = {
             name: match(name, sizes, entries, file)
@@ -136,7 +137,7 @@ def import_tortoise(
         if network not in own:
             return base.tensors(network)
         file = files[NETWORKS[network].file]
-        entries = _entries(file, sizes).entries
+        entries = official_state_dict(read_entries(file), sizes).entries
         return {key: assemble(source, entries) for key, source in match(network, sizes, entries, file).items()}
 
     networks = {*own, *(base.networks if base else ())}
@@ -193,22 +194,34 @@ def source_files(
     return {**files, **others, **(lora_files(lora) if lora else {})}
 
 
-def held_networks(files: Mapping[str, Path], base: Bundle | None) -> list[str]:
+def held_networks(files: Mapping[str, Path], read: Mapping[Path, StateDict], base: Bundle | None) -> list[str]:
     """List the networks in the files. A file may lack an encoder if ``base`` has this encoder."""
-    keys = {path: read_entries(path).entries for path in files.values()}
     return [
         name
         for file, path in files.items()
         for name in networks_of(file)
-        if not (base and name in base.networks and lacks_network(name, keys[path]))
+        if not (base and name in base.networks and lacks_network(name, read[path].entries))
     ]
 
 
 def sizes_of(
-    files: Mapping[str, Path], config: Mapping[str, Any] | None, where: str, base: Bundle | None
+    files: Mapping[str, Path],
+    read: Mapping[Path, StateDict],
+    own: Collection[str],
+    config: Mapping[str, Any] | None,
+    where: str,
+    base: Bundle | None,
 ) -> dict[str, Any]:
-    """Return each network's config. The docstring of ``import_tortoise`` says where a config comes from."""
-    own = held_networks(files, base)
+    """Return each network's config. The docstring of ``import_tortoise`` says where a config comes from.
+
+    Args:
+        files: The checkpoints, by official file name.
+        read: The content of these files.
+        own: Names of the networks that the files have.
+        config: Arguments of upstream's constructors, as for ``import_tortoise``.
+        where: Name of ``config`` in messages.
+        base: Model that provides the networks that ``own`` lacks.
+    """
     stated = dict(config or {})
     if BIGVGAN in files and (beside := bigvgan_arguments(files[BIGVGAN])):
         stated.setdefault(BIGVGAN, beside)
@@ -220,14 +233,13 @@ def sizes_of(
             if name not in own or (config is None and NETWORKS[name].file not in stated)
         }
     if "autoregressive" in own and not states_vocabulary(config or {}):
-        entries = _entries(files["autoregressive.pth"], sizes).entries
+        entries = official_state_dict(read[files["autoregressive.pth"]], sizes).entries
         sizes["autoregressive"] = with_vocabulary(sizes["autoregressive"], entries)
     return sizes
 
 
-def _entries(file: Path, sizes: Mapping[str, Any]) -> StateDict:
-    """Read a file's state dict under upstream's keys."""
-    found = read_entries(file)
+def official_state_dict(found: StateDict, sizes: Mapping[str, Any]) -> StateDict:
+    """Return the state dict of a file under upstream's keys."""
     if not held_files(found.entries):
         return found
     return found._replace(entries=official_entries(found.entries, sizes["autoregressive"].heads))

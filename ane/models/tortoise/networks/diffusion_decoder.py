@@ -5,6 +5,7 @@ folder). The argument ``code`` is not a mel code, but the conditioning that the 
 voice (upstream: code_emb).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -216,6 +217,7 @@ class DiffusionTts(nn.Module):
         return BoundDenoiser(self, latents, voice, frames)
 
     @staticmethod
+    @functools.cache
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
         """Return the keys and shapes of the layers that only training uses.
 
