@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ane.bundles import Bundle
+from ane.bundles.contents import Contents
 from ane.bundles.family import find_family
 from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
 from ane.bundles.writing import write_bundle
@@ -16,12 +17,11 @@ from ane.system.errors import UserError
 from benchmarks.data_packages import package_folder
 
 
-def imported(checkpoints: Path, destination: Path | None = None, family: str = "", **options: Any) -> Bundle:
-    """Import checkpoints in their own precision.
+def contents_of(checkpoints: Path, family: str = "", **options: Any) -> Contents:
+    """Read checkpoints as `ane import` does, without writing a bundle.
 
     Args:
         family: Name of their family (default: that of their content).
-        destination: The folder of the bundle (default: a temporary one, which goes with the bundle).
         options: Those of the family's importer; ``config`` may be a file, ``base`` a bundle.
     """
     if isinstance(options.get("base"), Bundle):
@@ -29,7 +29,15 @@ def imported(checkpoints: Path, destination: Path | None = None, family: str = "
     if isinstance(options.get("config"), Path):
         options["config"] = read_constructor_arguments(options["config"])
     importer = find_family(family) if family else family_of_checkpoints(checkpoints)
-    contents = importer.import_checkpoints(checkpoints, **options)
+    return importer.import_checkpoints(checkpoints, **options)
+
+
+def imported(checkpoints: Path, destination: Path | None = None, **options: Any) -> Bundle:
+    """Import checkpoints in their own precision, with the options of ``contents_of``.
+
+    The bundle is at ``destination``, or in a temporary folder, which goes with the bundle.
+    """
+    contents = contents_of(checkpoints, **options)
     if destination:
         return write_bundle(contents, destination)
     folder = tempfile.mkdtemp(prefix="imported-")

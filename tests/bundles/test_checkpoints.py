@@ -1,5 +1,6 @@
 """Test which files of a folder of checkpoints are loaded, and weights in the layouts of the community."""
 
+import functools
 import json
 import os
 import shutil
@@ -13,18 +14,20 @@ import torch
 import ane
 from ane import cli
 from ane.bundles import Bundle, open_model
-from ane.bundles.opening import family_of_checkpoints
+from ane.bundles.contents import Contents
+from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.torch_checkpoint import summarise_keys
 from ane.bundles.weights import skeleton
 from ane.bundles.writing import write_bundle
-from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
+from ane.models.tortoise.checkpoint_files import REQUIRED, find_files, settings_of_tokenizer
 from ane.models.tortoise.checkpoints import find_voices, import_tortoise, packaged_file
 from ane.models.tortoise.networks import NETWORKS
-from ane.system.errors import UserError
+from ane.models.tortoise.settings import TortoiseSettings
+from ane.text import NORMALISERS
 from ane.voices.voice import Voice, save_voice
 from tests.bundles.community_layouts import GPT, HIFIGAN, LAYOUTS, Files, write_all
 from tests.edits import edit_checkpoint, edit_json
-from tests.imported import imported
+from tests.imported import contents_of, imported
 from tests.random_model import CONFIGS
 from tests.refusals import assert_refused
 
@@ -82,37 +85,22 @@ def test_weights_without_weight_norm_load_in_the_old_format_too(directory, zippe
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
-def test_half_and_double_precision_checkpoints_load(directory):
-    edit_checkpoint(directory / "clvp2.pth", lambda e: e.update({key: value.double() for key, value in e.items()}))
-    edit_checkpoint(directory / "rlg_auto.pth", lambda e: e.update({key: value.bfloat16() for key, value in e.items()}))
+def test_the_precision_is_that_of_the_decoder_and_others_load_too(directory):
+    assert import_tortoise(directory).precision == "fp32"
+    for file, dtype in (("clvp2", torch.float64), ("rlg_auto", torch.bfloat16), ("autoregressive", torch.float16)):
+        edit_checkpoint(directory / f"{file}.pth", lambda e, to=dtype: e.update({k: v.to(to) for k, v in e.items()}))
     model = import_tortoise(directory)
+    assert model.precision == "fp16"
     assert {tensor.dtype for tensor in model.tensors("clvp").values()} == {torch.float32}
     assert {tensor.dtype for tensor in model.tensors("rlg_auto").values()} == {torch.bfloat16}
 
 
-def test_the_precision_is_that_of_the_decoder(directory):
-    assert import_tortoise(directory).precision == "fp32"
-    edit_checkpoint(
-        directory / "autoregressive.pth", lambda e: e.update({key: value.half() for key, value in e.items()})
-    )
-    assert import_tortoise(directory).precision == "fp16"
-
-
-def test_the_widths_are_those_of_the_two_latents_of_a_voice(directory):
-    loaded = torch.load(directory / "diffusion_decoder.pth", weights_only=True)
-    decoder = torch.load(directory / "autoregressive.pth", weights_only=True)["final_norm.weight"]
-    voice_channels = 2 * len(loaded["code_norm.weight"])
-    assert imported(directory).widths == (len(decoder), voice_channels)
-
-
-def test_the_identity_changes_with_weights_and_configs(directory):
-    before = imported(directory).identity
+def test_the_identity_changes_with_weights_and_not_with_times(directory, original):
+    before = Bundle(original).identity
     os.utime(directory / "clvp2.pth", ns=(1, 1))
     assert imported(directory).identity == before
     edit_checkpoint(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, 0.5))
-    changed = imported(directory).identity
-    edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(heads=1))
-    assert len({before, changed, imported(directory).identity}) == 3
+    assert imported(directory).identity != before
 
 
 # Files next to the checkpoints
@@ -171,14 +159,16 @@ def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory
     assert surplus.keys() == {"autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth"}
 
 
-@pytest.mark.parametrize("file", sorted({NETWORKS[name].file for name in CONFIGS} - {*REQUIRED}))
-def test_an_optional_file_is_missed_only_when_its_network_is_used(directory, file):
-    (directory / file).unlink()
+def test_an_optional_file_is_missed_only_when_its_network_is_used(directory):
+    optional = {name: NETWORKS[name].file for name in CONFIGS if NETWORKS[name].file not in REQUIRED}
+    for file in optional.values():
+        (directory / file).unlink()
     model = imported(directory)
-    network = next(name for name in NETWORKS if NETWORKS[name].file == file)
-    assert network not in model.networks
-    for ask in (model.config, model.tensors):
-        assert_refused(file, ask, network)
+    assert optional
+    assert model.networks == set(CONFIGS) - set(optional)
+    for network, file in optional.items():
+        for ask in (model.config, model.tensors):
+            assert_refused(file, ask, network)
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, "bigvgan"])
@@ -188,16 +178,13 @@ def test_a_skeleton_of_official_size_takes_no_memory(name):
     assert sum(value.nbytes for value in state) > 20_000_000
 
 
-def same_weights(found, expected) -> bool:
-    """Whether two models have the same networks, of the same numbers."""
-
-    def equal(name: str) -> bool:
-        tensors = found.tensors(name)  # each call reads a file
-        return found.config(name) == expected.config(name) and all(
-            torch.equal(tensor, tensors[key]) for key, tensor in expected.tensors(name).items()
-        )
-
-    return found.networks == expected.networks and all(map(equal, expected.networks))
+def assert_same_weights(found: Contents, expected: Contents) -> None:
+    """Two models have the same networks, of the same numbers."""
+    assert found.configs == expected.configs
+    for name in expected.configs:
+        ours, theirs = found.tensors(name), expected.tensors(name)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
 @pytest.fixture(scope="module")
@@ -210,63 +197,60 @@ def files(golden_checkpoints: Path) -> Files:
 
 
 @pytest.fixture(scope="module")
-def sizes(golden_config: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The flag for the golden sizes; the vocabulary is left to the weights."""
-    path = Path(shutil.copy(golden_config, tmp_path_factory.mktemp("sizes") / "sizes.json"))
-    edit_json(path, lambda stated: stated[GPT]["constructor"].pop("number_text_tokens"))
-    return ["--config", str(path)]
+def sizes(golden_config: Path) -> dict:
+    """The golden sizes; the vocabulary is left to the weights."""
+    sizes = read_constructor_arguments(golden_config)
+    sizes[GPT]["constructor"].pop("number_text_tokens")
+    return sizes
+
+
+@pytest.fixture(scope="module")
+def official(checkpoints: Contents) -> Contents:
+    """The official files, whose tensors are read once."""
+    return replace(checkpoints, tensors=functools.cache(checkpoints.tensors))
+
+
+@pytest.fixture(scope="module")
+def base(original: Path) -> Bundle:
+    return Bundle(original)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_file_of_the_community_has_the_weights_of_the_official_layout(name, files, original, sizes, tmp_path):
-    layout, reference = LAYOUTS[name], original
+def test_a_file_of_the_community_has_the_weights_of_the_official_files(name, files, official, base, sizes, tmp_path):
+    layout, expected = LAYOUTS[name], official
     (tmp_path / "theirs").mkdir()
     changed = layout.change(files) if layout.change else files
     source = layout.write(tmp_path / "theirs", changed)
-    base = ["--base", str(original)] if layout.based else sizes
-    assert cli.main(["import", str(source), *base, "-o", str(tmp_path / "tuned")]) == 0
+    tuned = contents_of(source, base=base) if layout.based else contents_of(source, config=sizes)
     if layout.change:
-        official, reference = write_all(tmp_path / "official", changed), tmp_path / "reference"
-        assert cli.main(["import", str(official), *sizes, "-o", str(reference)]) == 0
-    tuned, expected = open_model(bundle=tmp_path / "tuned"), open_model(bundle=reference)
-    assert same_weights(tuned, expected)
+        expected = contents_of(write_all(tmp_path / "official", changed), config=sizes)
+    assert_same_weights(tuned, expected)
     assert tuned.tokenizer == expected.tokenizer
 
 
-def test_the_licence_that_the_user_states_is_recorded(directory, tmp_path):
-    assert cli.main(["import", str(directory), "-o", str(tmp_path / "own"), "--license", "CC-BY-4.0"]) == 0
-    assert open_model(tmp_path / "own").manifest.licence == "CC-BY-4.0"
+def test_the_command_imports_such_a_file_with_the_licence_that_the_user_states(files, base, official, tmp_path):
+    source = LAYOUTS["of Lightning, as a module"].write(tmp_path, files)
+    flags = ["--base", str(base.path), "-o", str(tmp_path / "tuned"), "--license", "CC-BY-4.0"]
+    assert cli.main(["import", str(source), *flags]) == 0
+    assert_same_weights(Bundle(tmp_path / "tuned").contents(), official)
+    assert Bundle(tmp_path / "tuned").manifest.licence == "CC-BY-4.0"
 
 
-@pytest.fixture
-def official(directory: Path) -> Bundle:
-    return imported(directory)
-
-
-def test_sizes_stated_for_the_fine_tune_leave_those_of_the_base(directory, official, original, tmp_path):
+def test_sizes_stated_for_the_fine_tune_leave_those_of_the_base(directory, base, official, tmp_path):
     stated = json.loads((directory / "config.json").read_text())
     shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
-    model = imported(tmp_path / "8301_gpt.pth", config={GPT: stated[GPT]}, base=open_model(bundle=original))
-    assert same_weights(model, official)
+    assert_same_weights(contents_of(tmp_path / "8301_gpt.pth", config={GPT: stated[GPT]}, base=base), official)
 
 
-def test_halved_weights_stay_halved(directory, official, tmp_path):
+def test_halved_weights_stay_halved(directory, base, tmp_path):
     halved = {key: tensor.half() for key, tensor in torch.load(directory / GPT, weights_only=True).items()}
     torch.save(halved, tmp_path / "autoregressive_half.pth")
-    model = import_tortoise(tmp_path / "autoregressive_half.pth", base=official)
+    model = import_tortoise(tmp_path / "autoregressive_half.pth", base=base)
     assert {tensor.dtype for tensor in model.tensors("autoregressive").values()} == {torch.float16}
     assert {tensor.dtype for tensor in model.tensors("clvp").values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("suffix", [".ckpt", ".pt"])
-def test_a_fine_tune_is_known_by_its_content_whatever_its_suffix(suffix, directory, official, original):
-    tuned = directory.parent / f"tuned{suffix}"
-    shutil.copy(directory / GPT, tuned)
-    assert family_of_checkpoints(tuned).name == "tortoise"
-    assert same_weights(imported(tuned, base=open_model(bundle=original)), official)
-
-
-def test_files_of_other_names_are_known_by_their_keys(directory, original):
+def test_files_of_other_names_are_known_by_their_keys(directory, base, official):
     # these networks have the same keys, and only the official widths tell them apart
     for name in ("rlg_auto.pth", "rlg_diffuser.pth"):
         (directory / name).unlink()
@@ -274,16 +258,15 @@ def test_files_of_other_names_are_known_by_their_keys(directory, original):
     for index, name in enumerate(sorted(names)):
         (directory / name).rename(directory / f"{index}.pth")
     assert set(find_files(directory)) == names
-    assert same_weights(imported(directory, base=open_model(bundle=original)), open_model(bundle=original))
+    assert_same_weights(contents_of(directory, base=base), official)
 
 
 def test_the_config_of_coqui_is_left_aside(directory, official):
     stated = json.loads((directory / "config.json").read_text())
     coqui = {"model": "tortoise", "model_args": {"autoregressive_layers": 30}}
     (directory / "config.json").write_text(json.dumps(coqui))
-    assert same_weights(imported(directory, config=stated), official)
-    with pytest.raises(UserError, match=r"config\.json"):  # without config.json, the official sizes are assumed
-        import_tortoise(directory)
+    assert_same_weights(contents_of(directory, config=stated), official)
+    assert_refused(r"config\.json", import_tortoise, directory)  # without config.json, the official sizes are assumed
 
 
 @pytest.mark.parametrize(
@@ -296,15 +279,20 @@ def test_the_config_of_coqui_is_left_aside(directory, official):
         (None, "3 piñas", "three pinas"),
     ],
 )
-def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, spoken, directory, tmp_path):
+def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, spoken):
+    tokenizer = json.loads(packaged_file("tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["model"] |= {"language": language} if language else {}
+    settings = TortoiseSettings.of(model=settings_of_tokenizer(json.dumps(tokenizer)))
+    assert NORMALISERS[settings.normaliser](text) == spoken
+
+
+def test_the_language_of_a_tokenizer_next_to_the_checkpoints_becomes_a_setting(directory):
     file = Path(shutil.copy(packaged_file("tokenizer.json"), directory))
-    edit_json(file, lambda tokenizer: tokenizer["model"].update({"language": language} if language else {}))
-    bundle = write_bundle(import_tortoise(directory), tmp_path / "spoken")
-    synthesizer = ane.load(bundle.path, "torch")
-    assert synthesizer.normaliser(synthesizer.request(text).settings)(text) == spoken
+    edit_json(file, lambda tokenizer: tokenizer["model"].update(language="es"))
+    assert import_tortoise(directory).settings == {"normaliser": "es"}
 
 
-def test_a_lone_file_and_another_model_are_refused_with_what_they_are(directory, tmp_path, official):
+def test_a_lone_file_and_another_model_are_refused_with_what_they_are(directory, tmp_path, base):
     shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
     assert_refused(
         r"has no diffusion_decoder.pth, vocoder.pth, clvp2.pth: it is autoregressive",
@@ -313,17 +301,19 @@ def test_a_lone_file_and_another_model_are_refused_with_what_they_are(directory,
     torch.save({key: torch.zeros(2) for key in ("generator.weight", "other.bias")}, tmp_path / "other.pth")
     assert_refused(
         r"does not hold a Tortoise network, but generator\.weight, other\.bias",
-        lambda: import_tortoise(tmp_path / "other.pth", base=official),
+        lambda: import_tortoise(tmp_path / "other.pth", base=base),
     )
     (tmp_path / "model_index.json").write_text("{}")
     assert_refused("is a pipeline of diffusers", import_tortoise, tmp_path)
 
 
-def test_voices_of_the_base_come_with_a_fine_tune_where_their_latents_fit(directory, tmp_path, succeed):
+def test_voices_of_the_base_come_with_a_fine_tune_where_their_latents_fit(directory, checkpoints, tmp_path, succeed):
+    widths = len(checkpoints.tensors("autoregressive")["final_norm.weight"]), checkpoints.configs["diffusion"]
+    ar, diffusion = (np.zeros((1, width), np.float32) for width in (widths[0], 2 * widths[1].model_channels))
     (directory / "voices").mkdir()
-    ar, diffusion = (np.zeros((1, width), np.float32) for width in imported(directory).widths)
     save_voice(directory / "voices" / "ann.safetensors", Voice(ar, diffusion, "ann"))
     base = write_bundle(import_tortoise(directory), tmp_path / "base", default_voice="ann", source={})
+    assert base.widths == (ar.shape[1], diffusion.shape[1])
     fine_tune = shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
     assert "This model gets the voices of base, whose decoder differs" in " ".join(
         succeed("import", fine_tune, "--base", base.path, "-o", tmp_path / "tuned").split()

@@ -16,12 +16,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ane
-from ane.bundles import open_model
-from ane.cli import main
+from ane.bundles import Bundle, open_model
+from ane.bundles.hashes import sha256_of
+from ane.bundles.writing import write_bundle
+from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.lora import LoraAdapter, read_lora
 from ane.models.tortoise.voices import cloning_notes
-from ane.voices import Voice, save_voice
+from ane.voices import Voice, load_voice, save_voice
 from benchmarks.__main__ import main as benchmarks
+from tests.imported import imported
+from tests.refusals import refusal_of
 
 PEFT = Path(__file__).parent / "peft"
 LAYER = "gpt.h.0.attn.c_attn.weight"
@@ -36,8 +40,10 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def imported(source: Path, output: Path, *flags: object) -> int:
-    return main(["import", str(source), "-o", str(output), *map(str, flags)])
+@pytest.fixture(scope="module")
+def small(official: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Those files as a bundle, without the LoRA."""
+    return imported(official, tmp_path_factory.mktemp("lora") / "small")
 
 
 def test_a_lora_is_merged_bit_by_bit_as_peft_merges_it():
@@ -53,68 +59,61 @@ def test_a_lora_is_merged_bit_by_bit_as_peft_merges_it():
         assert not torch.equal(before[key], weight), key
 
 
-def test_a_fine_tune_of_the_small_files_is_imported_with_its_lora_and_speaks(official, tmp_path, succeed):
-    small, mine, styled = (tmp_path / name for name in ("small", "mine", "styled"))
-    shutil.copy(official / "autoregressive.pth", source := tmp_path / "8301_gpt.pth")
-    assert imported(official, small) == 0
-    assert imported(source, mine, "--base", small) == 0
-    printed = succeed("import", source, "-o", styled, "--base", small, "--lora", official / "lora")
+def test_a_fine_tune_is_imported_with_its_lora_and_speaks(official, small, tmp_path, succeed):
+    source, styled = shutil.copy(official / "autoregressive.pth", tmp_path / "8301_gpt.pth"), tmp_path / "styled"
+    printed = succeed("import", source, "-o", styled, "--base", small.path, "--lora", official / "lora")
     assert f"The LoRA {official / 'lora' / 'adapter_model.safetensors'} changes 3 layers" in printed
-    plain, changed = (open_model(bundle).tensors("autoregressive") for bundle in (mine, styled))
+    model = open_model(styled)
+    plain, changed = small.tensors("autoregressive"), model.tensors("autoregressive")
     factors = load_file(official / "lora" / "adapter_model.safetensors")
     change = 2 * (factors[FACTOR.replace("lora_A", "lora_B")] @ factors[FACTOR]).T
     assert torch.allclose(changed[LAYER], plain[LAYER] + change, atol=1e-6)
     assert {key for key in plain if not torch.equal(plain[key], changed[key])} == {
         LAYER.replace("0", str(layer)) for layer in range(3)
     }
-    assert json.loads((styled / "bundle.json").read_text())["source"]["files"].keys() == {
-        "autoregressive.pth",
-        "lora",
-        "adapter_config.json",
-    }
+    assert model.manifest.source["files"].keys() == {"autoregressive.pth", "lora", "adapter_config.json"}
     voice = ane.load(str(styled), "torch").voice_of_clips(np.sin(np.arange(24000), dtype=np.float32), 24000)
-    assert voice.decoder == open_model(styled).decoder_md5
-    for bundle in (mine, styled):
-        flags = ("-v", "random", "--preset", "fastest", "--seed", "1", "-o", bundle.with_suffix(".wav"))
-        succeed("say", "Hello.", "--bundle", bundle, *flags)
-    assert mine.with_suffix(".wav").read_bytes() != styled.with_suffix(".wav").read_bytes()
+    assert voice.decoder == model.decoder_md5
+    sounds = (ane.load(bundle.path).speak("Hello.", "random", preset="fastest", seed=1) for bundle in (small, model))
+    assert not np.array_equal(*(speech.audio for speech in sounds))
 
 
-def test_voices_of_the_base_are_of_another_decoder_once_a_lora_is_merged(official, tmp_path, succeed):
-    folder, base = Path(shutil.copytree(official, tmp_path / "files")), tmp_path / "base"
-    assert imported(official, tmp_path / "small") == 0
-    latents = (np.zeros((1, width), np.float32) for width in open_model(tmp_path / "small").widths)
+def add_voices(official: Path, small: Bundle, folder: Path, decoders: dict[str, str]) -> Path:
+    """A copy of the official files, with voices that these decoders made."""
+    shutil.copytree(official, folder)
     (folder / "voices").mkdir()
-    ann = Voice(*latents, "ann", decoder=open_model(tmp_path / "small").decoder_md5[:8])
-    save_voice(folder / "voices" / "ann.safetensors", ann)
-    assert imported(folder, base) == 0
+    for name, decoder in decoders.items():
+        latents = (np.zeros((1, width), np.float32) for width in small.widths)
+        save_voice(folder / "voices" / f"{name}.safetensors", Voice(*latents, name, decoder=decoder[:8]))
+    return folder
+
+
+def test_voices_of_the_base_are_of_another_decoder_once_a_lora_is_merged(official, small, tmp_path):
+    base = imported(add_voices(official, small, tmp_path / "files", {"ann": small.decoder_md5}), tmp_path / "base")
+    ann = load_voice(base.voices / "ann.safetensors")
     scaled = Path(shutil.copytree(official / "lora", tmp_path / "scaled"))
     with_setting("lora_alpha", 3)(scaled)
     md5s = set()
-    for lora in ((), ("--lora", official / "lora"), ("--lora", scaled)):
-        output = tmp_path / f"tuned{len(lora)}{len(md5s)}"
-        printed = succeed("import", official / "autoregressive.pth", "-o", output, "--base", base, *lora)
-        assert ("This model gets the voices of base, whose decoder differs" in " ".join(printed.split())) == bool(lora)
-        notes = cloning_notes(model := open_model(output), ann)
-        assert any("was made with another decoder" in note for note in notes) == bool(lora)
-        md5s.add(model.decoder_md5)
+    for lora in (None, official / "lora", scaled):
+        tuned = import_tortoise(official / "autoregressive.pth", base=base, lora=lora)
+        assert any("This model gets the voices of base, whose decoder differs" in note for note in tuned.notes) == bool(
+            lora
+        )
+        md5s.add(tuned.source["decoder_md5"])
     assert len(md5s) == 3
+    merged = write_bundle(tuned, tmp_path / "tuned")
+    for model, differs in ((base, False), (merged, True)):
+        assert any("was made with another decoder" in note for note in cloning_notes(model, ann)) == differs
 
 
-def test_voices_next_to_the_checkpoints_are_of_another_decoder_once_a_lora_is_merged(official, tmp_path, capsys):
-    folder = Path(shutil.copytree(official, tmp_path / "files"))
-    assert imported(official, tmp_path / "small") == 0
-    assert imported(official, tmp_path / "styled", "--lora", official / "lora") == 0
-    (folder / "voices").mkdir()
-    for name, decoder in (("ann", ""), ("bob", "small"), ("cat", "styled")):
-        latents = (np.zeros((1, width), np.float32) for width in open_model(tmp_path / "small").widths)
-        md5 = open_model(tmp_path / decoder).decoder_md5[:8] if decoder else ""
-        save_voice(folder / "voices" / f"{name}.safetensors", Voice(*latents, name, decoder=md5))
+def test_voices_next_to_the_checkpoints_are_of_another_decoder_once_a_lora_is_merged(official, small, tmp_path):
+    styled = import_tortoise(official, lora=official / "lora").source["decoder_md5"]
+    decoders = {"ann": "", "bob": small.decoder_md5, "cat": styled}
+    folder = add_voices(official, small, tmp_path / "files", decoders)
     (folder / "voices" / "damaged.safetensors").write_bytes(b"x")
-    for lora, others in (((), "cat"), (("--lora", official / "lora"), "ann, bob, damaged")):
-        capsys.readouterr()
-        assert imported(folder, tmp_path / f"out{len(lora)}", *lora) == 0
-        assert f"Another decoder made the voices {others}: if" in " ".join(capsys.readouterr().out.split())
+    for lora, others in ((None, "cat"), (official / "lora", "ann, bob, damaged")):
+        notes = import_tortoise(folder, lora=lora).notes
+        assert any(f"Another decoder made the voices {others}: if" in note for note in notes)
 
 
 def test_a_lora_changes_only_the_network_whose_layer_has_its_shape():
@@ -127,22 +126,23 @@ def test_a_lora_changes_only_the_network_whose_layer_has_its_shape():
 
 
 def test_a_changed_file_of_a_lora_is_not_the_recorded_one(official, tmp_path, complain):
-    lora, first = Path(shutil.copytree(official / "lora", tmp_path / "lora")), tmp_path / "first"
-    assert imported(official, first, "--lora", lora) == 0
+    lora = Path(shutil.copytree(official / "lora", tmp_path / "lora"))
+    recorded = tmp_path / "expected.json"
+    recorded.write_text(json.dumps({"adapter_config.json": sha256_of(lora / "adapter_config.json")}))
     with_setting("lora_alpha", 3)(lora)
     assert "adapter_config.json has SHA-256" in complain(
-        "import", official, "-o", tmp_path / "second", "--lora", lora, "--expect", first / "bundle.json"
+        "import", official, "-o", tmp_path / "second", "--lora", lora, "--expect", recorded
     )
 
 
-def test_a_lora_in_the_folder_of_the_checkpoints_is_merged_on_request_only(official, tmp_path, complain):
-    folder, out = Path(shutil.copytree(official, tmp_path / "files")), tmp_path / "a"
+def test_a_lora_in_the_folder_of_the_checkpoints_is_merged_on_request_only(official, small, tmp_path, complain):
+    folder, out = Path(shutil.copytree(official, tmp_path / "files")), tmp_path / "out"
     lora = folder / "adapter_model.safetensors"
     for file in (folder / "lora").iterdir():
         file.rename(folder / file.name)
     assert "Pass PEFT's file of a LoRA for Tortoise as --lora FILE" in complain("import", folder, "-o", out)
-    assert imported(folder, out, "--lora", lora) == 0
-    assert "import its model and add --lora " in complain("import", lora, "-o", tmp_path / "b", "--base", out)
+    assert f"The LoRA {lora} changes 3 layers" in import_tortoise(folder, lora=lora).notes
+    assert "import its model and add --lora " in complain("import", lora, "-o", out, "--base", small.path)
 
 
 def test_a_lora_is_read_with_all_settings_that_only_training_needs(tmp_path):
@@ -195,9 +195,6 @@ FAULTS = {
     "must have finite numbers by layer as alpha_pattern, not ['c_attn']": with_setting("alpha_pattern", ["c_attn"]),
     "lora/adapter_config.json has the alpha_pattern 'c_(', but": with_setting("alpha_pattern", {"c_(": 2}),
     "has the alpha_pattern '(.*.*)*x', but `ane` reads only names": with_setting("alpha_pattern", {"(.*.*)*x": 2}),
-    "makes the weight of gpt.h.0.attn.c_attn infinite or NaN": with_factors(
-        lambda factors: {key: 1e30 * value for key, value in factors.items()}
-    ),
     "lora_alpha, as PEFT writes it": with_setting("lora_alpha", math.nan),
     "with the finite number lora_alpha, as PEFT": with_setting("lora_alpha", True),
     "an object with the finite number lora_alpha, as": with_setting("lora_alpha", 10**400),
@@ -228,9 +225,15 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("message", "spoil"), FAULTS.items(), ids=FAULTS)
-def test_an_adapter_that_cannot_be_merged_is_refused_before_anything_is_written(
-    official, tmp_path, complain, message, spoil
-):
+def test_an_adapter_that_cannot_be_merged_is_refused(official, tmp_path, message, spoil):
     folder = Path(shutil.copytree(official / "lora", tmp_path / "lora"))
     spoil(folder)
-    assert message in complain("import", official, "-o", tmp_path / "out", "--lora", folder)
+    assert message in refusal_of(lambda: read_lora(folder) and import_tortoise(official, lora=folder))
+
+
+def test_an_adapter_that_makes_weights_infinite_is_refused_without_a_bundle(official, tmp_path, complain):
+    folder = Path(shutil.copytree(official / "lora", tmp_path / "lora"))
+    with_factors(lambda factors: {key: 1e30 * value for key, value in factors.items()})(folder)
+    assert "makes the weight of gpt.h.0.attn.c_attn infinite or NaN" in complain(
+        "import", official, "-o", tmp_path / "out", "--lora", folder
+    )

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from ane.bundles import open_model
+from ane.bundles import Bundle
+from ane.bundles.contents import Contents
 from tests.bundles.community_layouts import GPT
 from tests.edits import edit_checkpoint
 from tests.fastspeech_files import fastspeech_entries, write_fastspeech, write_hifigan
+from tests.imported import contents_of
 from tests.models.whisper.random_whisper import write_openai
+from tests.refusals import refusal_of
 
 RANK = 2
 LAYER = "gpt.h.0.attn.c_attn"
@@ -95,65 +97,78 @@ def without_encoder(entries: dict) -> dict:
     return {key: value for key, value in entries.items() if not key.startswith("conditioning_encoder.")}
 
 
+@pytest.fixture(scope="module")
+def entries(golden_checkpoints: Path) -> dict:
+    """The official decoder with its encoder."""
+    return torch.load(golden_checkpoints / GPT, weights_only=True)
+
+
+@pytest.fixture
+def read(original: Path, tmp_path: Path) -> Callable[..., Contents]:
+    """``read(content, **options)``: the model whose decoder is in a file with that content, the rest in a base."""
+
+    def read(content: dict, **options: bool) -> Contents:
+        torch.save(content, source := tmp_path / "tuned_gpt.pth")
+        return contents_of(source, base=str(original), **options)
+
+    return read
+
+
+def assert_weights(model: Contents, original: Path, *networks: str) -> None:
+    """These networks of the model are those of the original bundle."""
+    for network in networks:
+        found, expected = model.tensors(network), Bundle(original).tensors(network)
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
 @pytest.mark.parametrize(
     "change",
     [dict, lambda entries: {"ema": entries}, lambda entries: {f"module.{key}": entries[key] for key in entries}],
 )
-def test_a_base_provides_the_encoder_that_a_decoder_lacks(change, directory, original, tmp_path, accepted):
-    entries = without_encoder(torch.load(directory / GPT, weights_only=True))
-    torch.save(change(entries), source := tmp_path / "plain.pth")
-    printed = " ".join(accepted(source, "--base", original).split())
-    assert "lacks conditioning_encoder, so this model gets the one of" in printed
-    for network in ("autoregressive", "conditioning_encoder"):
-        found, expected = (open_model(bundle).tensors(network) for bundle in (tmp_path / "imported", original))
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
+def test_a_base_provides_the_encoder_that_a_decoder_lacks(change, entries, original, read):
+    model = read(change(without_encoder(entries)))
+    assert "The checkpoint lacks conditioning_encoder, so this model gets the one of tiny" in model.notes
+    assert_weights(model, original, "autoregressive", "conditioning_encoder")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("mel_head.bias", torch.tensor(float("nan")), "mel_head.bias"),
         ("mel_head.bias", torch.ones(3), "mel_head.bias"),
         ("conditioning_encoder.init.weight", torch.ones(3), "conditioning_encoder."),
     ],
 )
-def test_a_fault_of_a_decoder_without_its_encoder_is_named(key, value, message, directory, original, tmp_path, refused):
-    entries = without_encoder(torch.load(directory / GPT, weights_only=True))
-    value = entries[key] * value if not value.ndim else value
-    torch.save(entries | {key: value}, source := tmp_path / "plain.pth")
-    assert message in refused(source, "--base", original)
+def test_a_fault_of_a_decoder_without_its_encoder_is_named(key, value, message, entries, read):
+    assert message in refusal_of(read, without_encoder(entries) | {key: value})
 
 
-def test_a_folder_whose_decoder_lacks_its_encoder_needs_a_base(directory, refused):
-    torch.save(without_encoder(torch.load(directory / GPT, weights_only=True)), directory / GPT)
+def test_a_decoder_with_nan_is_refused_when_it_is_written(entries, original, tmp_path, refused):
+    torch.save(without_encoder(entries) | {"mel_head.bias": entries["mel_head.bias"] * torch.nan}, tmp_path / "nan.pth")
+    assert "mel_head.bias" in refused(tmp_path / "nan.pth", "--base", original)
+
+
+def test_a_folder_whose_decoder_lacks_its_encoder_needs_a_base(directory, entries, refused):
+    torch.save(without_encoder(entries), directory / GPT)
     line = " ".join(refused(directory).split())
     assert "the file lacks the whole conditioning_encoder: name a bundle that has it, with" in line
 
 
-@pytest.mark.parametrize("with_encoder", [True, False])
+UNKNOWN = [*ADAPTERS.items(), *((change, (message,)) for change, message in OTHERS.values())]
+
+
 @pytest.mark.parametrize(
-    ("change", "messages"), [*ADAPTERS.items(), *((change, (message,)) for change, message in OTHERS.values())]
+    ("change", "messages", "with_encoder"),
+    [*((*case, True) for case in UNKNOWN), *((*case, False) for case in UNKNOWN[: len(ADAPTERS) + 1])],
 )
 def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_request(
-    change: Callable[[dict], Any],
-    messages: tuple[str, ...],
-    with_encoder: bool,
-    directory,
-    original,
-    tmp_path,
-    accepted,
-    refused,
+    change, messages, with_encoder, entries, original, read
 ):
-    entries = torch.load(directory / GPT, weights_only=True)
-    entries = entries if with_encoder else without_encoder(entries)
-    torch.save(change(dict(entries)), source := tmp_path / "tuned_gpt.pth")
-    line = refused(source, "--base", original)
-    assert all(message in line for message in (GPT, *messages, "--ignore-unknown"))
-    left_out = "Left out, although this version does not know its purpose: autoregressive.pth: "
-    assert left_out in accepted(source, "--base", original, "--ignore-unknown")
-    both = tmp_path / "imported", original
-    found, expected = (open_model(bundle=bundle).tensors("autoregressive") for bundle in both)
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    content = change(dict(entries if with_encoder else without_encoder(entries)))
+    line = refusal_of(read, content)
+    assert all(message in line for message in (GPT, *messages, "ignore_unknown=True"))
+    model = read(content, ignore_unknown=True)
+    assert model.surplus.unknown.keys() == {GPT}
+    assert_weights(model, original, "autoregressive")
 
 
 def with_upstreams_copy(entries: dict) -> dict:
@@ -209,11 +224,11 @@ TRAINERS = (
 
 
 def test_the_state_of_a_trainer_and_upstreams_copy_of_the_decoder_are_left_out_without_a_question(
-    directory, original, tmp_path, accepted
+    entries, original, tmp_path, accepted
 ):
-    entries = with_upstreams_copy(torch.load(directory / GPT, weights_only=True))
     state = {name: {"state": {0: {"exp_avg": torch.ones(2)}}} for name in TRAINERS}
-    torch.save({"model": entries, **state, "args": {"lora_rank": 8}}, source := tmp_path / "tuned_gpt.pth")
+    content = {"model": with_upstreams_copy(entries), **state, "args": {"lora_rank": 8}}
+    torch.save(content, source := tmp_path / "tuned_gpt.pth")
     printed = accepted(source, "--base", original)
     assert "Left out, because speech does not need it: autoregressive.pth: optimizer, " in printed
 
@@ -236,12 +251,13 @@ def adapter_files(entries: dict, folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_files_of_adapters_next_to_official_files_are_refused_by_name(directory, accepted, refused):
-    expected = adapter_files(torch.load(directory / GPT, weights_only=True), directory)
+def test_the_files_of_adapters_next_to_official_files_are_refused_by_name(directory, entries, accepted, refused):
+    expected = adapter_files(entries, directory)
     line = refused(directory)
     assert all(f"{file}: " in line and key in line for file, key in expected.items())
     assert all(text in line for text in ("adapter (LoRA or similar)", "merge_and_unload()", "--ignore-unknown"))
     out = accepted(directory, "--ignore-unknown")
+    assert "Left out, although this version does not know its purpose: " in out
     assert all(f"{file}: " in out for file in expected)
 
 
@@ -268,22 +284,16 @@ def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, acce
     accepted(source.parent, "--ignore-unknown")
 
 
-@pytest.mark.parametrize("flags", [(), ("--ignore-unknown",)])
-def test_averaged_weights_are_chosen_and_the_others_named(flags, directory, original, tmp_path, accepted):
-    entries = torch.load(directory / GPT, weights_only=True)
-    zeros = {key: 0 * value for key, value in entries.items()}
-    torch.save({"model": zeros, "ema": entries}, source := tmp_path / "tuned_gpt.pth")
-    printed = " ".join(accepted(source, "--base", original, *flags).split())
-    assert "has weights in ema and model: this model gets the averaged weights (ema)" in printed
-    found, expected = (open_model(bundle).tensors("autoregressive") for bundle in (tmp_path / "imported", original))
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+@pytest.mark.parametrize("options", [{}, {"ignore_unknown": True}])
+def test_averaged_weights_are_chosen_and_the_others_named(options, entries, original, read):
+    model = read({"model": {key: 0 * value for key, value in entries.items()}, "ema": entries}, **options)
+    assert any("in ema and model: this model gets the averaged weights (ema)" in note for note in model.notes)
+    assert_weights(model, original, "autoregressive")
 
 
 @pytest.mark.parametrize("names", [("model", "state_dict"), ("ema", "model_ema", "model")])
-def test_a_file_with_several_state_dicts_of_equal_rank_is_refused(names, directory, original, tmp_path, refused):
-    entries = torch.load(directory / GPT, weights_only=True)
-    torch.save(dict.fromkeys(names, entries), source := tmp_path / "tuned_gpt.pth")
-    line = refused(source, "--base", original, "--ignore-unknown")
+def test_a_file_with_several_state_dicts_of_equal_rank_is_refused(names, entries, read):
+    line = refusal_of(read, dict.fromkeys(names, entries), ignore_unknown=True)
     assert all(name in line for name in ("has several state dicts", *names, "torch.save(content[NAME], FILE)"))
 
 
@@ -300,15 +310,12 @@ def test_averaged_weights_of_the_other_models_are_chosen(tmp_path, accepted):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, refused):
-    entries = torch.load(directory / GPT, weights_only=True)
-    factors = {
-        f"base_model.model.{key}": value
-        for key, value in adapter(entries, LAYER, "lora_A.weight", "lora_B.weight").items()
-    }
+def test_an_adapter_alone_is_named(suffix, entries, original, tmp_path):
+    factors = adapter(entries, LAYER, "lora_A.weight", "lora_B.weight")
+    factors = {f"base_model.model.{key}": value for key, value in factors.items()}
     source = tmp_path / f"adapter_model{suffix}"
     save_file(factors, source) if suffix == ".safetensors" else torch.save(factors, source)
-    line = refused(source, "--base", original)
+    line = refusal_of(contents_of, source, base=str(original))
     assert "has only the weights of an adapter (LoRA or similar)" in line
     assert "merge_and_unload()" in line
 
