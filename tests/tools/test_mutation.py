@@ -67,7 +67,7 @@ def test_a_sample_depends_on_its_seed_alone_and_tests_that_take_too_long_are_end
     assert TreeCopy(project, 0.01).run("tests") == ("timeout", "")
 
 
-def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project, tmp_path, monkeypatch, capsys):
+def test_sound_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project, tmp_path, monkeypatch, capsys):
     output, every = tmp_path / "results.json", find_mutants("ane.ranges", MODULE)
     chosen = [
         next(mutant for mutant in every if line in mutant.diff.partition("+++")[2])
@@ -86,8 +86,10 @@ def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project
         ("survived", ""),
     ]
     assert (project / "ane" / "ranges.py").read_text(encoding="utf-8") == MODULE
+    (project / "tests" / "test_broken.py").write_text("def test_broken():\n    assert False", encoding="utf-8")
     (project / "tests" / "test_more.py").write_text(
         "from ane.ranges import clamp\ndef test_more():\n    assert clamp(2.0) is not 2", encoding="utf-8"
     )
     assert [result["verdict"] for result in mutate()] == ["killed"] * 2
-    assert json.loads(output.read_text(encoding="utf-8"))["score"] == 1.0
+    results = json.loads(output.read_text(encoding="utf-8"))
+    assert (results["score"], results["left out"]) == (1.0, ["tests/test_broken.py::test_broken"])
