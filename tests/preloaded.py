@@ -18,8 +18,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Converting all networks takes minutes. One network shows that a documented command works.
@@ -31,7 +31,11 @@ MODULES = (
     "ane.backends.torch.backend",
     "converters.coreml.coreml_package",
     "torch",
+    "ane.commands.say",
+    "ane.models.hibari.synthesizer",
+    "ane.backends.fixed_shapes",
 )
+TABLES = ("gold", "silver", "vocabulary", "weights", "tags")  # dictionaries that every command which speaks reads
 STREAMS = 3  # standard input, output and error
 # environment variable that names the program which replaces Python in a command's own processes
 EXECUTABLE = "PRELOADED_EXECUTABLE"
@@ -44,9 +48,48 @@ with socket.socket(socket.AF_UNIX) as server:
                           "environment": dict(os.environ), "one_network": {one_network!r}}}).encode()
     socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(request)
+    server.recv({pid_bytes})
     status = server.recv(1)
 sys.exit(status[0] if status else 139)
 """
+PID_BYTES = 4  # a command's first answer is the number of its process, and its last one is its status
+
+
+class ForkedCommand:
+    """A command that the server at ``address`` runs in a fork, with the members of ``subprocess.Popen`` for its end."""
+
+    def __init__(self, address: Path, arguments: Sequence[str], environment: dict[str, str], stdout: int, stderr: int):
+        request = {"arguments": arguments, "folder": os.getcwd(), "environment": environment, "one_network": False}
+        data = json.dumps(request).encode()
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.connect(str(address))
+        with open(os.devnull) as nothing:
+            socket.send_fds(self._server, [len(data).to_bytes(4, "big")], [nothing.fileno(), stdout, stderr])
+        self._server.sendall(data)
+        self.pid = int.from_bytes(self._server.recv(PID_BYTES), "big")
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._server.settimeout(timeout)
+            try:
+                status = self._server.recv(1)
+            except (TimeoutError, BlockingIOError) as error:
+                raise subprocess.TimeoutExpired("ane", timeout) from error
+            self.returncode = status[0] if status else -signal.SIGKILL
+            self._server.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 @contextmanager
@@ -68,7 +111,13 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
     ``one_network``: limit a conversion that names no networks to one.
     """
     path.write_text(
-        CLIENT.format(python=sys.executable, socket=str(address), before=list(before), one_network=one_network)
+        CLIENT.format(
+            python=sys.executable,
+            socket=str(address),
+            before=list(before),
+            one_network=one_network,
+            pid_bytes=PID_BYTES,
+        )
     )
     path.chmod(0o755)
     return path
@@ -77,6 +126,8 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
 def serve(path: str) -> None:
     for module in MODULES:
         importlib.import_module(module)
+    for name in TABLES:
+        importlib.import_module("ane.text.phonemes.dictionary").table(name)
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -90,6 +141,7 @@ def serve(path: str) -> None:
                 listener.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 status = 1
+                client.send(os.getpid().to_bytes(PID_BYTES, "big"))
                 try:
                     status = run(client)
                 finally:

@@ -3,13 +3,13 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")])
+RUN_SCRIPT = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 # runs the code cells of a notebook, and shows the value at the end of a cell as a notebook does
 RUN_CELLS = """
 import ast, json, sys
@@ -25,9 +25,9 @@ for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
 
 
 @pytest.mark.parametrize("example", FILES, ids=lambda example: example.name)
-def test_an_example_runs_and_prints_what_it_made(example: Path, tmp_path: Path):
-    command = [sys.executable, *([] if example.suffix == ".py" else ["-c", RUN_CELLS]), str(example)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+def test_an_example_runs_and_prints_what_it_made(example: Path, tmp_path: Path, python: Path):
+    program = RUN_SCRIPT if example.suffix == ".py" else RUN_CELLS
+    done = subprocess.run([python, "-c", program, example], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     for file in re.findall(r"\w+\.wav", done.stdout):
         assert (tmp_path / file).stat().st_size > 10_000

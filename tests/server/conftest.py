@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.server.server_process import ServerProcess
-from tests.server.speech_requests import guarded_server
+from tests.server.speech_requests import GUARDED
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[ServerProcess]:
-    with guarded_server() as running:
+def server(preloaded_server: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(*GUARDED.split(), preloaded=preloaded_server) as running:
         yield running.wait_until_ready()
         assert running.stop() == 0
         assert not any("Traceback" in json.dumps(record) for record in running.log())

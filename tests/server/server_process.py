@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from tests.preloaded import ForkedCommand
+
 PATIENCE = 60.0  # seconds that a test waits for an event that takes one second on an idle machine
 
 
@@ -72,27 +74,34 @@ class ServerProcess:
 
     Args:
         descriptors: that it may have open; None: as many as this process.
+        preloaded: The socket of ``tests.preloaded``, whose fork starts sooner than a process of its own. Tests of how
+            a process begins or ends leave it out.
 
     Attributes:
         address: such as http://127.0.0.1:8880.
         log_file: its log, a line of JSON for each record.
     """
 
-    def __init__(self, *arguments: str, home: Path | None = None, descriptors: int | None = None):
+    def __init__(
+        self, *arguments: str, home: Path | None = None, descriptors: int | None = None, preloaded: Path | None = None
+    ):
         self._folder = tempfile.TemporaryDirectory()
         self.home = home or Path(self._folder.name)
         self.log_file = Path(self._folder.name) / "log"
         limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
-        with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*limited, sys.executable, "-m", "ane", "serve", "--port", "0", *arguments],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"},
+        command = ["-m", "ane", "serve", "--port", "0", *arguments]
+        environment = {**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"}
+        output, written = os.pipe()
+        with self.log_file.open("wb") as log, open(output) as lines:
+            self.process = (
+                ForkedCommand(preloaded, command, environment, written, log.fileno())
+                if preloaded
+                else subprocess.Popen(
+                    [*limited, sys.executable, *command], stdout=written, stderr=log, text=True, env=environment
+                )
             )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+            os.close(written)
+            line = lines.readline()
         found = re.search(r"http://[^/ ]+", line)
         if found is None:
             raise RuntimeError(f"the server did not start: {line}{self.log_file.read_text()}")

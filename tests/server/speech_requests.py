@@ -23,10 +23,6 @@ GUARDED = (
 )
 
 
-def guarded_server() -> ServerProcess:
-    return ServerProcess(*GUARDED.split())
-
-
 def post(server: ServerProcess, body: bytes | None = None, kind: str = "application/json", **fields: Any) -> Any:
     """Status and body of the answer to a request for speech with the token."""
     content = {"model": "heart", "input": TEXT, "response_format": "wav", **fields} if body is None else body

@@ -172,7 +172,7 @@ async def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more)
                 left.set()
             await sending
 
-    async with serving(send_for_ever, Connections(3)) as address:
+    async with serving(send_for_ever, Connections(3), 0.3) as address:
         with socket.create_connection(address) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await asyncio.wait_for(blocked.wait(), PATIENCE)

@@ -33,8 +33,8 @@ FLAGS = "--models heart,demo --preload heart --transcriber ear --add-voices --ma
 
 
 @pytest.fixture(scope="module")
-def server(home: Path) -> Iterator[ServerProcess]:  # noqa: F811
-    with ServerProcess(*FLAGS.split(), home=home) as running:
+def server(home: Path, preloaded_server: Path) -> Iterator[ServerProcess]:  # noqa: F811
+    with ServerProcess(*FLAGS.split(), home=home, preloaded=preloaded_server) as running:
         yield running.wait_until_ready()
 
 

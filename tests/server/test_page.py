@@ -295,8 +295,7 @@ def test_the_api_can_be_tried_on_its_page(docs):
     assert [entry for entry in docs.get_log("browser") if "Content Security" in entry["message"]] == []
 
 
-@pytest.mark.parametrize("width", [320, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (1280, "dark")])
 def test_the_page_of_the_api_has_no_fault_and_fits(docs, width, scheme):
     docs.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}

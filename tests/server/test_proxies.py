@@ -48,10 +48,9 @@ http {{
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess(
-        "--models", "heart", "--preload", "heart", "--hosts", "TTS.example", "--base-path", "/tts"
-    ) as running:
+def server(preloaded_server: Path) -> Iterator[ServerProcess]:
+    flags = "--models heart --preload heart --hosts TTS.example --base-path /tts"
+    with ServerProcess(*flags.split(), preloaded=preloaded_server) as running:
         yield running.wait_until_ready()
 
 
@@ -102,8 +101,8 @@ def test_behind_nginx_strangers_need_a_token_and_pages_of_others_are_refused(pro
     assert status(server.port, "/v1/models", Host=f"127.0.0.1:{server.port}") == 200
 
 
-def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
-    with ServerProcess("--models", "heart") as server:
+def test_without_the_name_of_the_proxy_the_error_says_what_to_do(preloaded_server: Path) -> None:
+    with ServerProcess("--models", "heart", preloaded=preloaded_server) as server:
         assert f"`ane serve --hosts {NAME}`" in server.ask("/v1/models", Host=NAME).error["message"]
 
 

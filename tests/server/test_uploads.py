@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 import wave
@@ -54,19 +53,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(home: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(
-        "--models",
-        "heart,demo",
-        "--transcriber",
-        "ear",
-        "--add-voices",
-        "--clip-seconds",
-        "40",
-        "--upload",
-        "8",
-        home=home,
-    ) as running:
+def server(home: Path, preloaded_server: Path) -> Iterator[ServerProcess]:
+    flags = "--models heart,demo --transcriber ear --add-voices --clip-seconds 40 --upload 8"
+    with ServerProcess(*flags.split(), home=home, preloaded=preloaded_server) as running:
         yield running.wait_until_ready()
 
 
@@ -163,9 +152,9 @@ def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(ser
             path, length = "/v1/audio/transcriptions", str(len(body))
             stack.enter_context(server.begin(path, body, Content_Type=FORM, Content_Length=length))
         wait_until(lambda: server.metric("ane_active_requests") == 2)
-        for _ in range(15):
+        for _ in range(10):
             active.append(server.metric("ane_active_requests"))
-            time.sleep(0.1)
+            time.sleep(0.05)
     assert max(active) == 2, "the sound of those that wait is not in memory"
     wait_until(lambda: server.metric("ane_active_requests") == 0)
     assert b'ane_requests_total{kind="transcribe",outcome="client gone"}' in server.ask("/metrics").data
@@ -343,16 +332,16 @@ def test_a_voice_that_a_client_made_is_deleted_with_all_that_is_left_of_it(serve
     assert delete_voice(server, "bob").status == 200
 
 
-def owner(home: Path, *arguments: str) -> str:
+@pytest.fixture
+def owner(home: Path, python: Path) -> Callable[..., str]:
     """What ``ane voices`` prints to the server's owner, with the server's data directory."""
-    command = [sys.executable, "-m", "ane", "voices", *arguments]
-    run = subprocess.run(command, env={**os.environ, "ANE_HOME": str(home)}, capture_output=True, text=True, check=True)
-    return run.stdout + run.stderr
+    options: dict[str, Any] = {"env": {**os.environ, "ANE_HOME": str(home)}, "stderr": subprocess.STDOUT, "text": True}
+    return lambda *arguments: subprocess.check_output([python, "-m", "ane", "voices", *arguments], **options)
 
 
-def test_the_owner_makes_a_voice_of_a_client_their_own_by_replacing_it(server, home):
+def test_the_owner_makes_a_voice_of_a_client_their_own_by_replacing_it(server, home, owner):
     assert add_voice(server, "zed").status == 201
-    printed = owner(home, "mix", "heart", "--bundle", "demo", "-o", "zed", "--force")
+    printed = owner("mix", "heart", "--bundle", "demo", "-o", "zed", "--force")
     assert f"deleted {home / 'voices' / 'zed.consent.txt'}" in printed
     assert delete_voice(server, "zed").status == 403
     assert (home / "voices" / "zed.safetensors").is_file()
@@ -376,12 +365,12 @@ def test_the_consent_of_a_voice_that_is_gone_is_deleted_too(server, home):
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_a_voice_that_the_owner_removed_is_gone_at_once(server, home, is_loaded):
+def test_a_voice_that_the_owner_removed_is_gone_at_once(server, owner, is_loaded):
     speech = {"model": "demo", "voice": "cat", "input": "Hello.", "preset": "fastest"}
     assert add_voice(server, "cat").status == 201
     assert not is_loaded or server.speak(**speech).status == 200
     assert "cat" in {voice["id"] for voice in server.ask("/v1/audio/voices").json["voices"]}
-    owner(home, "remove", "cat")
+    owner("remove", "cat")
     answer = server.speak(**speech)
     assert (answer.status, answer.error["message"]) == (404, "there is no voice 'cat'")
     assert delete_voice(server, "cat").status == 404
