@@ -23,7 +23,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -161,11 +161,13 @@ OTHERS_MEASURED = ["ane/backends", "ane/models/tortoise", "ane/models/hibari", "
 
 def logical_lines(*files: Path) -> int:
     """Lines as Python's grammar counts them (NEWLINE tokens): no formatter changes their number."""
-    count = 0
-    for file in files:
-        with file.open("rb") as source:
-            count += sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(source.readline))
-    return count
+    return sum(map(_logical_lines, files))
+
+
+@cache
+def _logical_lines(file: Path) -> int:
+    with file.open("rb") as source:
+        return sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(source.readline))
 
 
 def module_file(module: str) -> Path:

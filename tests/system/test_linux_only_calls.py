@@ -1,12 +1,12 @@
 """List every call that only Linux has, and test that a guard keeps each of them from running on a Mac."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tools.source.structure import ROOT, nodes_of, sources
+
 # calls whose availability in Python's documentation is Linux without macOS
 MODULES = {
     "os": {
@@ -93,16 +93,16 @@ GUARDS = {
 }
 
 
-def linux_only(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+def linux_only(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
     """Yield each name that only Linux has, and its node."""
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -122,13 +122,12 @@ def linux_only(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 def found_calls() -> Iterator[tuple[str, str, str]]:
     """Yield the file, the name and the text of the function around it, or of the file."""
-    for file in sorted([*ROOT.glob("ane/**/*.py"), *ROOT.glob("converters/**/*.py")]):
-        text = file.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        for name, node in linux_only(tree):
+    for file in sources("ane", "converters"):
+        nodes = nodes_of(file)
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for name, node in linux_only(nodes):
             around = [one for one in functions if one.lineno <= node.lineno <= one.end_lineno]
-            yield str(file.relative_to(ROOT)), name, ast.unparse(around[-1]) if around else text
+            yield str(file.relative_to(ROOT)), name, ast.unparse(around[-1]) if around else file.read_text("utf-8")
 
 
 def test_no_call_that_only_linux_has_is_without_a_guard() -> None:
@@ -149,4 +148,4 @@ def test_no_call_that_only_linux_has_is_without_a_guard() -> None:
     ],
 )
 def test_a_new_one_is_found(code: str) -> None:
-    assert len(list(linux_only(ast.parse(code)))) == 1
+    assert len(list(linux_only([*ast.walk(ast.parse(code))]))) == 1

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.source.structure import ROOT, sources, tree_of
+from tools.source.structure import ROOT, nodes_of, sources
 
 COUNTS = ROOT / "tests" / "docs" / "prose.json"
 PAGE, DOCSTRING, MESSAGE, COMMENT = "page", "docstring", "message", "comment"
@@ -94,7 +94,7 @@ def message(node: ast.expr) -> str:
 
 def source_texts(file: Path) -> Iterator[tuple[str, int, str]]:
     """Yield the kind, the line and the text of each docstring, message and comment of a file."""
-    for node in ast.walk(tree_of(file)):
+    for node in nodes_of(file):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             yield DOCSTRING, getattr(node, "lineno", 1), ast.get_docstring(node) or ""
         elif isinstance(node, ast.Call):
@@ -119,7 +119,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
 
 def functions_without_a_verb() -> Iterator[Hit]:
     for file in sources("ane", "converters"):
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if text := ast.get_docstring(node):

@@ -49,6 +49,12 @@ def tree_of(file: Path) -> ast.Module:
 
 
 @cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a file. Several rules search all of them."""
+    return tuple(ast.walk(tree_of(file)))
+
+
+@cache
 def imports(file: Path, types: bool = False) -> set[str]:
     """Modules of this project that a file imports anywhere in it, also for type checking alone if ``types``."""
     found: set[str] = set()
@@ -105,7 +111,7 @@ def circles() -> list[list[str]]:
 
 def classes(*folders: str) -> Iterator[tuple[Path, ast.ClassDef]]:
     for file in sources(*folders):
-        yield from ((file, node) for node in ast.walk(tree_of(file)) if isinstance(node, ast.ClassDef))
+        yield from ((file, node) for node in nodes_of(file) if isinstance(node, ast.ClassDef))
 
 
 def is_protocol(node: ast.ClassDef) -> bool:
