@@ -184,7 +184,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 @pytest.fixture(scope="session")
 def onnx_packages(golden_model: "Bundle", shared: Path) -> "OnnxPackages":
-    """ONNX packages of the golden model, shared by all workers of a run; tests must not change them."""
+    """ONNX packages of a shallow golden model, shared by all workers of a run; tests must not change them."""
     from tests.onnx_packages import OnnxPackages
 
     return OnnxPackages(golden_model, shared / "onnx")

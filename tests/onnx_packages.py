@@ -1,4 +1,4 @@
-"""Provide ONNX packages of the golden model. The first test of a run that needs a package converts it for all."""
+"""Provide ONNX packages of a shallow golden model. The first test of a run that needs a package converts it for all."""
 
 import json
 import shutil
@@ -16,19 +16,28 @@ from ane.bundles.writing import write_bundle
 from ane.voices import Voice, save_voice
 from converters.function_table import convertible_networks
 from converters.onnx.onnx_package import QUANTISED, OnnxOptions, OnnxTarget
+from tests.shallow import shallow
 
 TARGET = OnnxTarget()
 NETWORKS = convertible_networks(TARGET.name)
 # every network has a package in fp32
 OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4")}
+SHALLOW = {
+    "autoregressive": {"layers": 2},
+    "clvp": {"text_enc_depth": 1, "speech_enc_depth": 1},
+    "univnet": {"dilations": (1, 3)},
+    "hifigan": {"resblock_dilation_sizes": ((1,), (1,), (1,))},
+}
 
 
 class OnnxPackages:
     """Packages in ``folder``, which the workers of a run share. Tests must not change them."""
 
     def __init__(self, model: Bundle, folder: Path):
-        self.model, self.folder = model, folder
         folder.mkdir(exist_ok=True)
+        self.folder, path = folder, folder / "model"
+        with FileLock(f"{path}.lock"):
+            self.model = Bundle(path) if path.exists() else shallow(model, path, **SHALLOW)
 
     def package(self, network: str, precision: str = "fp32") -> PackageRecord:
         """A network's package, with its parity."""

@@ -1,7 +1,8 @@
 """Test that the golden checkpoints and the embedded bundle return what unmodified upstream returns with their weights.
 
-The golden checkpoints run on torch, in Core ML packages that are interpreted in float32, and in ONNX packages on the
-CPU. tools/upstream_demo.py wrote the golden file of the embedded bundle, in upstream's own environment.
+The golden checkpoints run on torch, and in Core ML packages that are interpreted in float32.
+tests/converters/test_conformance.py compares ONNX packages with torch. tools/upstream_demo.py wrote the golden file of
+the embedded bundle, in upstream's own environment.
 """
 
 import json
@@ -15,8 +16,6 @@ from safetensors import safe_open
 
 from ane.backends.base import Backend
 from ane.backends.mil import MilRuntime
-from ane.backends.onnx.backend import OnnxBackend
-from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
@@ -74,19 +73,7 @@ def coreml(model, reference, golden_stage, tmp_path_factory) -> Callable[[str], 
     return backend
 
 
-@pytest.fixture(scope="module")
-def onnx(model, reference, onnx_packages) -> Callable[[str], Backend]:
-    """``onnx(network)``: a backend with that network as an fp32 package."""
-
-    @cache
-    def backend(network: str) -> OnnxBackend:
-        found = PackageFolder(onnx_packages.folder, [onnx_packages.package(network)])
-        return OnnxBackend(model, DEVICES["cpu"], reference, threads=1, unpublished=found)
-
-    return backend
-
-
-@pytest.fixture(scope="module", params=["torch", "coreml", "onnx"])
+@pytest.fixture(scope="module", params=["torch", "coreml"])
 def format_name(request) -> str:
     return request.param
 
