@@ -129,6 +129,7 @@ def serve(path: str) -> None:
     for name in TABLES:
         importlib.import_module("ane.text.phonemes.dictionary").table(name)
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # as in conftest.py: conversions make millions of objects, and little garbage
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
