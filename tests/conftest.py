@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,6 +144,16 @@ def _long_lived_objects_are_no_garbage() -> None:
     """coremltools collects garbage in each conversion: 0.2 s a time among the objects of torch and of the tests."""
     gc.collect()
     gc.freeze()
+    if "converters.onnx.graph" in sys.modules:
+        share_the_registry_of_exports()
+
+
+@cache
+def share_the_registry_of_exports() -> None:
+    """torch registers its 2,000 ONNX functions for each graph that it exports, which takes 0.5 s a time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
 
 
 @pytest.fixture(scope="session")
