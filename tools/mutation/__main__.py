@@ -45,7 +45,7 @@ PYTEST = (
     "-p",
     "pytest_timeout",
     "--timeout",
-    "60",
+    "180",
     "-p",
     "no:cacheprovider",
 )
@@ -83,6 +83,7 @@ class TreeCopy:
             if not failed or (again != "survived" and self.passes(failed)):
                 return verdict, failed
             self.unsound.add(failed)
+            sys.stderr.write(f"left out, because it does not depend on the mutant alone: {failed}\n")
 
     def passes(self, test: str) -> bool:
         """Return whether a test passes alone, without a mutant."""
@@ -107,7 +108,7 @@ class TreeCopy:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return "timeout", ""
-        if process.returncode in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if process.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise RuntimeError(output)
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
         return ("killed", failed[1] if failed else "") if process.returncode else ("survived", "")
