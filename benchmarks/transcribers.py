@@ -1,4 +1,4 @@
-"""Measure `ane transcribe`, faster-whisper and openai-whisper, as whole processes on one thread.
+"""Measure the time and word errors of `ane transcribe`, faster-whisper and openai-whisper, each as a whole process.
 
 All programs use Whisper base, and always take the likeliest token. They transcribe the same recording, which the
 default voice speaks. A row has the seconds of processor time that the process takes, including its start, and the word

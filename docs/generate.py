@@ -35,7 +35,7 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [
 LISTED = [
     *(f"{folder}/**/*.py" for folder in ("ane", "converters", "training", "benchmarks", "tools", "examples", "docs")),
     *("ane/**/*.html", "ane/**/*.cpp", "ane/**/*.h", "converters/swift/template/**/*.swift"),
-    *("training/*.sh", "training/config/*.toml", "benchmarks/*.sh", "tools/**/*.c"),
+    *("training/*.sh", "training/*.toml", "training/config/*.toml", "benchmarks/*.sh", "tools/**/*.c"),
     *(".ci/*", ".github/workflows/*.yml", "Dockerfile", "compose.yaml", "justfile"),
 ]
 COMMENT_MARK = r"(?m)^(?:///?|#|/\*|<!--) ?|(?:\*/|-->)$"

@@ -1,4 +1,4 @@
-"""Run `ane completion`: print a script that completes commands in a shell, or the manual page of `ane`.
+"""Run `ane completion`: print a script that completes commands, flags and their values, or the manual page of `ane`.
 
 The script and the manual page are made from the parsers of the commands.
 """

@@ -1,4 +1,4 @@
-"""Read the text of `ane say` from the command line, a file or standard input."""
+"""Read and decode the text of `ane say` from the command line, a file or standard input."""
 
 import argparse
 import codecs
