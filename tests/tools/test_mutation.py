@@ -20,11 +20,13 @@ def clamp(value: int, high: int = 10) -> int:
         return LOW
     return min(value, high)
 '''
-TESTS = """from ane.ranges import clamp
+TESTS = """import pytest
+from ane.ranges import clamp
 
 
-def test_values_are_clamped():
-    assert [clamp(value) for value in (1, 2, 9, 11)] == [2, 2, 9, 10]
+@pytest.mark.parametrize("values", [(1, 2, 9, 11)], ids=["an id with spaces"])
+def test_values_are_clamped(values):
+    assert [clamp(value) for value in values] == [2, 2, 9, 10]
 """
 
 

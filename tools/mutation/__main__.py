@@ -110,7 +110,7 @@ class TreeCopy:
             return "timeout", ""
         if process.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise RuntimeError(output)
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", output, re.MULTILINE)  # without its parameters
         return ("killed", failed[1] if failed else "") if process.returncode else ("survived", "")
 
     def _write(self, module: str, source: str) -> None:
