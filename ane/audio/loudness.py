@@ -6,6 +6,7 @@ sample rate come from libebur128 (MIT).
 """
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -130,6 +131,7 @@ class PeakLimiter:
         return self.feed(np.zeros(self._margin, np.float32))
 
 
+@cache
 def k_weighting(rate: int) -> np.ndarray:
     """Compute the impulse response of the K-weighting, the two filters of BS.1770-4, (N,) float64."""
     k, quality = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196
