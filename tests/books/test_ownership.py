@@ -3,19 +3,20 @@
 import os
 import signal
 import stat
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from ane.books import output
 from ane.books.output import OutputOptions, check_replaced, write_book_files
 from ane.books.ownership import FileOwnership
 from ane.books.store import JobStore
 from ane.system.errors import UserError
 from tests.books.stand_in import StandInSpeaker, book, run_job, write
+from tools.campaigns.kill import in_child, start_child, status_of
 
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: run it on Linux or macOS")
 REFUSED = "exists, and this job did not write it"
 
 
@@ -70,37 +71,30 @@ def test_a_subtitle_edited_while_the_next_run_narrates_is_kept_and_so_is_the_sou
     assert path.read_bytes() == before
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from ane.books import output, ownership
-from tests.books.stand_in import write
-job, path, when = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-rename = os.replace
+def write_and_be_killed(job: Path, path: Path, when: str) -> None:
+    """In a process of its own, whose functions this replaces."""
+    rename = os.replace
 
-def kill_around(*names):
-    if when == "after":
-        rename(*names)
-    os.kill(os.getpid(), signal.SIGKILL)
+    def kill_around(*names: object) -> None:
+        if when == "after":
+            rename(*names)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-if when == "beginning":
-    output._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-else:
-    ownership.os.replace = kill_around
-write(job, path, srt=True, title="Second")
-"""
+    if when == "beginning":
+        output._write = kill_around
+    else:
+        os.replace = kill_around
+    write(job, path, srt=True, title="Second")
 
 
+@FORKS
 @pytest.mark.parametrize("when", ["beginning", "before", "after"])
 def test_a_file_edited_after_a_run_was_killed_is_kept_and_one_that_was_not_is_replaced(tmp_path, when):
     """The run is killed before it writes, and just before and after it renames the first file."""
     job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
     run_job(job, book(4))
     write(job, path, srt=True)
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED, job, path, when], cwd=Path(__file__).parents[2], capture_output=True, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert in_child(lambda: write_and_be_killed(job, path, when)) == -signal.SIGKILL
     whole = path.read_bytes()
     path.write_bytes(whole + b"a tag of the user's")
     with closing(JobStore(job)) as store, pytest.raises(UserError, match=r"book\.wav was changed"):
@@ -173,26 +167,20 @@ def test_a_file_keeps_its_mode_and_a_job_is_its_users_alone(tmp_path):
         os.umask(former)
 
 
-# the processes wait until their standard input, which they share, ends
-NEW_JOB = """
-import sys
-from pathlib import Path
-from ane.books.store import JobStore
-print("ready", flush=True)
-sys.stdin.read()
-JobStore(Path(sys.argv[1])).close()
-"""
-
-
+@FORKS
 def test_processes_that_begin_a_job_at_the_same_moment_share_it(tmp_path):
     for attempt in range(3):
-        command, (reading, writing) = [sys.executable, "-c", NEW_JOB, tmp_path / str(attempt) / "job"], os.pipe()
-        streams = {"stdin": reading, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started = [subprocess.Popen(command, cwd=Path(__file__).parents[2], **streams) for _ in range(4)]
-        os.close(reading)
-        assert [process.stdout.readline() for process in started] == [b"ready\n"] * 4
-        os.close(writing)
-        assert [process.communicate()[1] for process in started] == [b""] * 4
+        start = os.pipe()
+
+        def begin(job: Path = tmp_path / str(attempt) / "job", start: tuple[int, int] = start) -> None:
+            os.close(start[1])
+            os.read(start[0], 1)  # returns in all processes when the test closes the pipe
+            JobStore(job).close()
+
+        children = [start_child(begin) for _ in range(4)]
+        for end in start:
+            os.close(end)
+        assert [status_of(child) for child in children] == [0] * 4
 
 
 def test_a_file_that_the_job_did_not_write_is_not_replaced(tmp_path):

@@ -63,7 +63,7 @@ FAULTS = {
 ENDED, REFUSED = 86, 3  # exit status of a process that faults.c ended, and of one that reported an error in one line
 # work with fewer calls gets every fault at each call: by default, and also where the campaign is no sample
 FEW, SHORT = 500, 60
-SAMPLE = 100  # from this --every on, the campaign is a sample: each call of short work gets one fault
+SAMPLE = 100  # from this --every on, the campaign is a sample: every third call of short work gets one fault
 IN_ONE_JOB = 10  # signals that one job gets. After about so many, it is done
 SHORT_LEASE = 0.4  # seconds of a lease. A process is stopped for up to twice as long
 
@@ -95,10 +95,20 @@ def compile_faults(folder: Path) -> Path:
 
 def in_child(work: Callable[[], object]) -> int:
     """Run ``work`` in a forked process. Return its exit status: 0, ``ENDED``, ``REFUSED``, or 1 for another error."""
+    return status_of(start_child(work))
+
+
+def start_child(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked process. Return the process ID at once."""
     child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os._exit(exit_status(work))
+    if not child:
+        os._exit(exit_status(work))
+    return child
+
+
+def status_of(child: int) -> int:
+    """Wait for a process. Return its exit status, or the number of the signal that ended it, negated."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def exit_status(work: Callable[[], object]) -> int:
@@ -164,13 +174,7 @@ def kill_at_random(folder: Path, expected: dict[str, Any], times: int, seed: int
             store.LEASE = narration.LEASE = SHORT_LEASE
         whole_run(folder, StandInSpeaker(before=record))
 
-    def start() -> int:
-        child = os.fork()
-        if not child:
-            os._exit(exit_status(work))
-        return child
-
-    children = [start(), start()]
+    children = [start_child(work), start_child(work)]
     for _ in range(times):
         time.sleep(delays.uniform(0.01, 0.15))
         victim = children.pop(0)
@@ -183,8 +187,8 @@ def kill_at_random(folder: Path, expected: dict[str, Any], times: int, seed: int
         if not stop:
             os.kill(victim, signal.SIGKILL)
             os.waitpid(victim, 0)
-        children.append(start())
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        children.append(start_child(work))
+    statuses = [status_of(child) for child in children]
     if stop:
         statuses = [status for status in statuses if status != REFUSED]
     found = narration_state(folder)
@@ -213,7 +217,7 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
             counter.disarm()
             expected, trials = scenario.state(undisturbed), 0
             if calls <= SHORT:
-                step = len(FAULTS) if every >= SAMPLE else 1
+                step = 3 * len(FAULTS) if every >= SAMPLE else 1
             else:
                 step = 1 if calls <= FEW and every <= len(FAULTS) else every
             for mode in FAULTS:
