@@ -35,7 +35,8 @@ from tools.campaigns.fuzz_inputs import InputKind, kinds
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 ROOT = Path(__file__).parents[2]
-SECONDS = 5  # maximum seconds of CPU time for an input
+SECONDS: float = 5  # maximum seconds of CPU time for an input
+TICK: float = 1  # seconds of CPU time between two looks at the time of an input
 MEMORY = 1 << 30  # maximum bytes of memory for an input
 # maximum seconds of CPU time for a batch, and maximum minutes of elapsed time, because the machine does other work too
 HANGS = 60
@@ -108,7 +109,7 @@ class Attack:
     def run(self, seconds: float) -> dict[str, Any]:
         """Feed inputs for some seconds, and return the figures."""
         signal.signal(signal.SIGPROF, self._tick)
-        signal.setitimer(signal.ITIMER_PROF, 1, 1)
+        signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
         space = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (space + 2 * MEMORY, space + 2 * MEMORY))
         until = time.monotonic() + seconds
@@ -131,10 +132,10 @@ class Attack:
         }
 
     def _tick(self, *_: object) -> None:
-        """Count a second of CPU time. This replaces a timer for each input, which would cost more."""
+        """Count ``TICK`` of CPU time. This replaces a timer for each input, which would cost more."""
         self._ticks = self._ticks + 1 if self.count == self._ticked else 0
         self._ticked = self.count
-        if self._ticks > SECONDS:
+        if self._ticks * TICK > SECONDS:
             raise TooSlowError
 
     def feed(self, trace: bool) -> None:
@@ -152,7 +153,7 @@ class Attack:
             self.refused += 1
             wrong = "its error has several lines" if "\n" in str(error) else ""
         except TooSlowError:
-            wrong = f"it takes more than {SECONDS} s"
+            wrong = f"it takes more than {SECONDS:g} s"
         except BaseException as error:  # a panic in Rust code is not an Exception
             where = traceback.extract_tb(error.__traceback__)[-1]
             wrong = f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {str(error)[:200]}"
@@ -161,7 +162,7 @@ class Attack:
         if peak() > self._limit:
             wrong, self._limit = wrong or f"it takes more than {MEMORY >> 20} MB", peak() + MEMORY
         if not trace and time.process_time() - began > SECONDS:
-            wrong = wrong or f"it takes more than {SECONDS} s"
+            wrong = wrong or f"it takes more than {SECONDS:g} s"
         if wrong and len(self.failures) < KEPT:
             self.failures.setdefault(wrong.partition(":")[0], {"wrong": wrong, **stored(name, data)})
 
