@@ -165,7 +165,7 @@ def recogniser() -> Recogniser:
     return Recogniser(SENTENCES)
 
 
-@pytest.mark.parametrize(("preset", "sentences"), [("fastest", 6), ("1x10", 3), ("ultra_fast", 2)])
+@pytest.mark.parametrize(("preset", "sentences"), [("fastest", 3), ("1x10", 2), ("ultra_fast", 1)])
 def test_the_embedded_voice_is_understood(recogniser, preset, sentences):
     synthesizer = ane.load("demo", threads=1)
     errors = count = chosen = 0

@@ -19,7 +19,7 @@ def decibels(power: float) -> float:
 
 
 def test_each_file_is_within_the_limits_of_acx_and_the_report_says_so(tmp_path):
-    document = acx.with_credits(book(24, 3), acx.opening_credits("The Book", "A. Writer", "Heart"), "The end.")
+    document = acx.with_credits(book(9, 3), acx.opening_credits("The Book", "A. Writer", "Heart"), "The end.")
     assert [chapter.title for chapter in document.chapters] == [
         "Opening Credits",
         "Chapter 1",

@@ -18,24 +18,13 @@ from ane.system.errors import UserError
 from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, write
 
 FACTS = ["seed", "plan", "options", "title", "chapters", "text", "written", "hashes", "identity", "lexicon", "backend"]
-VALUES = [5, -1.5, "x", [], {}, [1], [[1]], {"a": 1}, {"book": 1, "digest": [], "files": [[1]]}, None, float("nan")]
+VALUES = [5, "x", [], [[1]], {"a": 1}, {"book": 1, "digest": [], "files": [[1]]}, None]
 COLUMNS = [
-    "chunks.chapter",
-    "chunks.silence",
-    "chunks.kind",
-    "chunks.language",
-    "chunks.text",
-    "sounds.take",
-    "sounds.samples",
-    "sounds.rate",
-    "sounds.elapsed",
-    "sounds.notes",
-    "sounds.problems",
-    "sounds.words",
-    "sounds.signals",
-    "sounds.flac",
+    *(f"chunks.{name}" for name in ("chapter", "silence", "kind", "language", "text")),
+    *(f"sounds.{name}" for name in ("take", "samples", "rate", "elapsed", "notes")),
+    *(f"sounds.{name}" for name in ("problems", "words", "signals", "flac")),
 ]
-CELLS = [-1, 0, 7, 10**12, 1e300, float("inf"), "x", "[1]", '{"a": 1}', "[[1, 2]]", b"\xff\x00"]
+CELLS = [-1, 0, 10**12, float("inf"), "x", '{"a": 1}', "[[1, 2]]", b"\xff\x00"]
 
 
 @pytest.fixture(scope="module")
