@@ -5,7 +5,7 @@ Files that end in .session, next to the tests, hold them. A line is one of:
     # TITLE                 A case begins. The lines before the first case belong to every case.
     ## TEXT                 a comment
     NAME = WORDS            In commands, $NAME stands for these words.
-                            {NAME} and {NAME.path} are the value of a fixture.
+                            {NAME} and {NAME.path} are the value of a fixture. Both also stand in lines of TEXT.
     $ WORDS                 `ane WORDS` must succeed. `$1` must fail with one line, as the fixture `complain` checks.
                             `$2` must end with the status of wrong usage, and `?1` with status 1 whatever it prints.
     % WORDS                 A shell must run this without an error, where `ane` is a process of its own that starts at
@@ -107,7 +107,7 @@ class Session:
             elif word.endswith(":") and word[:-1] in CHECKS:
                 assert CHECKS[word[:-1]](self, rest), (line, self.printed)
             elif word and word != "##":
-                assert folded(line) in folded(self.printed), (line, self.printed)
+                assert folded(self.filled(line)) in folded(self.printed), (line, self.printed)
 
     def filled(self, words: str) -> str:
         """The words of a command with the values of names and fixtures."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ane.cli import SUMMARIES, main
+from tools.campaigns.kill import in_child
 
 INSTALL = "apt-get install {}"
 # shell → how it completes pairs of a default bundle and a line, after it reads the script as the help's example does
@@ -32,10 +33,10 @@ ASK = {
 }
 LINES = [  # the bundle of the user's defaults, the line, and a word that completes it
     ("", "ane tra", "transcribe"),
+    ("demo", "ane say --voice mich", "michael"),
     ("", "ane say --follo", "--follow"),
     ("", "ane say --bundle hea", "heart"),
     ("heart", "ane read --bundle demo --voice mich", "michael"),
-    ("demo", "ane say --voice mich", "michael"),
     ("nobody", "ane voices rem", "remove"),
     ("", "ane voices remove ann", "anna"),
     ("", "ane say --preset ultra", "ultra_fast"),
@@ -57,18 +58,28 @@ def ane(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PATH": path, "PYTHONPATH": root} | home
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_commands_flags_bundles_voices_and_presets(ane, shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"needs {shell}: {INSTALL.format(shell)}")
-    stored = Path(ane["ANE_HOME"]) / "voices" / "anna.safetensors"
+@pytest.mark.parametrize(("bundle", "line", "word"), LINES)
+def test_commands_flags_bundles_voices_and_presets_are_completed(workplace, monkeypatch, bundle, line, word):
+    """As the script of a shell asks for them."""
+    stored = workplace / "home" / "voices" / "anna.safetensors"
     stored.parent.mkdir(parents=True)
     stored.touch()
-    arguments = [word for default, line, _ in LINES for word in (default, line)]
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": "answer"}
+    for name, value in {**asked, "ANE_BUNDLE": bundle, "COMP_LINE": line, "COMP_POINT": str(len(line))}.items():
+        monkeypatch.setenv(name, value)
+    assert in_child(lambda: main([])) == 0  # argcomplete ends the process
+    assert word in map(str.strip, Path("answer").read_text().splitlines())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_a_command_and_a_value(ane, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}: {INSTALL.format(shell)}")
+    arguments = [word for default, line, _ in LINES[:2] for word in (default, line)]
     command = [shell, "-c", ASK[shell], *(["shell"] if shell != "fish" else []), *arguments]
     asked = subprocess.run(command, env=ane, capture_output=True, text=True, timeout=120, check=False)
     answers = asked.stdout.split("== end\n")[:-1]
-    for answer, (_, line, word) in zip(answers, LINES, strict=True):
+    for answer, (_, line, word) in zip(answers, LINES[:2], strict=True):
         found = [one.split("\t")[0].split(":")[0].strip() for one in answer.splitlines()]
         assert word in found, (line, answer, asked.stderr)
 

@@ -13,15 +13,17 @@ import soundfile
 from ane.audio import playback
 from ane.cli import main
 from ane.models.tortoise.synthesizer import TortoiseSpeaker
+from ane.system import streams
 from tests.audio.recording_device import RecordingDevice
 
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
-def test_a_named_pipe_is_read_with_a_word_while_nobody_writes_to_it(capsys, succeed, workplace):
+def test_a_named_pipe_is_read_with_a_word_while_nobody_writes_to_it(capsys, succeed, workplace, monkeypatch):
     """``<(…)`` of a shell is a pipe as well, whose writer is there."""
     os.mkfifo("pipe")
-    writing = threading.Timer(2.0, lambda: Path("pipe").write_text("It rained."))
+    monkeypatch.setattr(streams, "PATIENCE", 0.1)
+    writing = threading.Timer(0.5, lambda: Path("pipe").write_text("It rained."))
     writing.start()
     assert "waiting for text from the pipe pipe" in " ".join(
         succeed("say", "-f", "pipe", "-o", "pipe.wav", *SHORT).split()
