@@ -1,9 +1,17 @@
 """Run ``ane.bench.sessions.WorkerProcess`` in this process, which saves imports and lets tests use stand-ins."""
 
 import json
+from functools import partial
 
-from ane.bench.worker import BenchWorker
+import pytest
+
+from ane.bench.worker import BenchWorker, TimedRequest
 from ane.system.machine import peak_memory_bytes
+
+
+def shorten_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `ane bench` make at most 8 codes of a Tortoise."""
+    monkeypatch.setattr("ane.bench.worker.TimedRequest", partial(TimedRequest, max_codes=8))
 
 
 class InProcessWorker:

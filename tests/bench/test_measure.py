@@ -29,7 +29,7 @@ from ane.cli import main
 from ane.commands.bench import fastest_engines
 from ane.system.errors import UserError
 from ane.system.json_process import ProcessEndedError
-from tests.bench.in_process import InProcessWorker
+from tests.bench.in_process import InProcessWorker, shorten_speech
 from tests.edits import edit_json
 from tests.refusals import assert_refused
 
@@ -269,26 +269,9 @@ def bundle(random_bundle, tmp_path, monkeypatch):
 def test_bench_measures_mlx_and_torch_and_auto_follows(bundle, monkeypatch, capsys):
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(sessions, "READINGS", 1)
-    assert (
-        main(
-            [
-                "bench",
-                "--bundle",
-                str(bundle.path),
-                "--backend",
-                "mlx,torch:cpu",
-                "--threads",
-                "1",
-                "--precision",
-                "fp32",
-                "--preset",
-                "fastest",
-                "--text",
-                "Hi.",
-            ]
-        )
-        == 0
-    )
+    shorten_speech(monkeypatch)
+    flags = ["--backend=mlx,torch:cpu", "--threads=1", "--precision=fp32", "--preset=fastest", "--text=Hi."]
+    assert main(["bench", f"--bundle={bundle.path}", *flags]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for phase in ("Decoding", "Vocoding"):
         assert re.search(rf"{phase}: (mlx|torch:cpu.*?) is fastest, [\d.]+ s per second of speech", printed)
@@ -311,26 +294,8 @@ def test_the_decoder_and_the_other_networks_run_where_each_was_fastest(bundle, t
     answers = [load_backend(name, bundle).decoder(1, 4).prefill(columns)[0] for name in ("mlx", "torch:cpu")]
     np.testing.assert_array_equal(backend.decoder(1, 4).prefill(columns)[0], answers[0])
     assert not np.array_equal(*answers), "the engines' bits tell them apart"
-    assert (
-        main(
-            [
-                "say",
-                "Hi.",
-                "--bundle",
-                str(bundle.path),
-                "--preset",
-                "ultra_fast",
-                "--seed",
-                "0",
-                "--max-codes",
-                "8",
-                "--json",
-                "-o",
-                str(tmp_path / "a.wav"),
-            ]
-        )
-        == 0
-    )
+    flags = ["--preset=ultra_fast", "--seed=0", "--max-codes=8", "--json", f"--output={tmp_path / 'a.wav'}"]
+    assert main(["say", "Hi.", f"--bundle={bundle.path}", *flags]) == 0
     assert json.loads(capsys.readouterr().out)["backend"] == backend.name
 
 
