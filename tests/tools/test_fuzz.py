@@ -33,20 +33,20 @@ def spin(name, data):
         pass
 
 
+def fill(name, data):
+    return b"x" * (100 << 20)
+
+
 @pytest.mark.parametrize(
-    ("read", "wrong"), [(fail, "KeyError in test_fuzz.py"), (end, "status -6"), (spin, "more than 0.2 s")]
+    ("read", "wrong"),
+    [(fail, "KeyError in test_fuzz.py"), (end, "status -6"), (spin, "more than 0.2 s"), (fill, "more than 64 MB")],
 )
-def test_errors_ends_and_long_inputs_are_failures_with_their_input(tmp_path, monkeypatch, read, wrong):
-    for name, value in (("SECONDS", 0.2), ("TICK", 0.1), ("BATCH", 1)):
+def test_errors_ends_and_inputs_that_take_long_or_much_memory_are_failures(tmp_path, monkeypatch, read, wrong):
+    for name, value in (("SECONDS", 0.2), ("TICK", 0.1), ("MEMORY", 64 << 20), ("BATCH", 1)):
         monkeypatch.setattr(fuzz, name, value)
     found = feed(read, tmp_path)
     assert wrong in found["failures"][0]["wrong"]
     assert found["failures"][0]["file"] == "a"
-
-
-def test_an_input_that_takes_much_memory_is_a_failure(tmp_path, monkeypatch):
-    monkeypatch.setattr(fuzz, "MEMORY", 64 << 20)
-    assert "more than 64 MB" in feed(lambda name, data: b"x" * (100 << 20), tmp_path)["failures"][0]["wrong"]
 
 
 def test_an_input_that_reaches_a_new_line_is_mutated_too(tmp_path, monkeypatch):
