@@ -63,6 +63,14 @@ def plan_for(speaker: StandInSpeaker, document: Document, seed: int = 7) -> Book
     return plan_book(document, identity, Silences(), speaker.lengths)
 
 
+def narrated(store: JobStore, speaker: StandInSpeaker, document: Document) -> BookPlan:
+    """Speak a document, or what is left of it."""
+    plan = plan_for(speaker, document, store.seed(7))
+    store.adopt(plan)
+    narrate(store, plan, speaker, lambda done, total, left: None)
+    return plan
+
+
 def run_job(folder: Path, document: Document, speaker: StandInSpeaker | None = None, redo: tuple[int, ...] = ()) -> int:
     """Speak a job, or what is left of it; returns the number of chunks that were spoken."""
     speaker = speaker or StandInSpeaker()

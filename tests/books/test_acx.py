@@ -19,14 +19,9 @@ def decibels(power: float) -> float:
 
 
 def test_each_file_is_within_the_limits_of_acx_and_the_report_says_so(tmp_path):
-    document = acx.with_credits(book(9, 3), acx.opening_credits("The Book", "A. Writer", "Heart"), "The end.")
-    assert [chapter.title for chapter in document.chapters] == [
-        "Opening Credits",
-        "Chapter 1",
-        "Chapter 2",
-        "Chapter 3",
-        "Closing Credits",
-    ]
+    document = acx.with_credits(book(6), acx.opening_credits("The Book", "A. Writer", "Heart"), "The end.")
+    titles = ["Opening Credits", "Chapter 1", "Chapter 2", "Closing Credits"]
+    assert [chapter.title for chapter in document.chapters] == titles
     run_job(tmp_path / "job", document, PeakySpeaker())
     written = write(tmp_path / "job", tmp_path / "book.mp3", acx=True, per_chapter=True, srt=True, playlist=True)
     files = sorted(tmp_path.glob("*.mp3"))

@@ -17,7 +17,6 @@ import pytest
 from PIL import Image
 
 from ane.books.document import BookChapter, CoverImage, Document
-from ane.books.narration import narrate
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.reading import read_document
 from ane.books.speakers import SpokenChunk
@@ -25,7 +24,7 @@ from ane.books.store import JobStore
 from ane.speech.words import WORDS, interpolate_words
 from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, TextBlock
 from ane.text.passages import without_commands
-from tests.books.stand_in import RATE, StandInSpeaker, plan_for
+from tests.books.stand_in import RATE, StandInSpeaker, narrated
 
 XML = {"x": "http://www.w3.org/1999/xhtml", "s": "http://www.w3.org/ns/SMIL", "o": "http://www.idpf.org/2007/opf"}
 ABOUT = {"date": "1899", "publisher": "Press & Sons", "description": "Of a turtle & friends.", "series": "Ponds #2"}
@@ -80,10 +79,8 @@ def spoken(request, tmp_path_factory) -> tuple[Path, dict]:
     picture = BytesIO()
     Image.new("RGB", (40, 60)).save(picture, "JPEG")
     with closing(JobStore(folder / "book.epub.job")) as store:
-        plan = plan_for(WordSpeaker(), text)
-        store.adopt(plan)
+        plan = narrated(store, WordSpeaker(), text)
         store.set_fact("text", {"language": text.language, "blocks": [astuple(one) for one in plan.blocks]})
-        narrate(store, plan, WordSpeaker(), lambda *progress: None)
         write_book_files(store, OutputOptions(folder / "book.wav", times=True, word_times=True))
         write_book_files(
             store,

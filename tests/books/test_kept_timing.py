@@ -13,7 +13,7 @@ import soundfile
 from rich.console import Console
 
 from ane.books.assembly import MAX_CUE_SPEED, cue_speed
-from ane.books.narration import BREATH, narrate
+from ane.books.narration import BREATH
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.plain_text import read_subtitles
 from ane.books.reading import read_document
@@ -21,7 +21,7 @@ from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
 from ane.commands.read_report import print_status
 from ane.speech.words import SpokenWord
-from tests.books.stand_in import RATE, StandInSpeaker, plan_for
+from tests.books.stand_in import RATE, StandInSpeaker, narrated
 
 SRT, VTT = (Path(__file__).with_name(f"subtitles.{form}").read_text() for form in ("srt", "vtt"))
 SECONDS = {"One": 1.0, "Two": 2.0, "Four": 4.0, "Late.": 0.5}
@@ -45,18 +45,16 @@ class TimingSpeaker(StandInSpeaker):
         )
 
 
-def narrated(folder, document, **options):
+def written(folder, document, **options):
     with closing(JobStore(folder / "job")) as store:
-        plan = plan_for(TimingSpeaker(), document)
-        store.adopt(plan)
+        plan = narrated(store, TimingSpeaker(), document)
         store.set_fact("text", {"language": "", "blocks": [astuple(block) for block in plan.blocks]})
-        narrate(store, plan, TimingSpeaker(), lambda *progress: None)
         return write_book_files(store, OutputOptions(folder / "talk.wav", times=True, word_times=True, **options))
 
 
 def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     (tmp_path / "talk.srt").write_text(SRT)
-    written = narrated(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
+    book = written(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
     chunks = json.loads((tmp_path / "talk.json").read_text())["chapters"][0]["chunks"]
     assert chunks[0]["text"] == "One second."
     shortened = 6.5 + 4 / MAX_CUE_SPEED
@@ -66,10 +64,9 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     )
     assert chunks[-1]["words"][-1]["end"] == pytest.approx(chunks[-1]["end"], abs=0.01)
     assert chunks[1]["words"][-1]["end"] == pytest.approx(6.5, abs=0.01)
-    assert len(written.notes) == 1
+    assert len(book.notes) == 1
     assert (
-        "chunk 4, 'Late.', starts 1.7 s late: the subtitles before it are too long, even at 1.5 times"
-        in written.notes[0]
+        "chunk 4, 'Late.', starts 1.7 s late: the subtitles before it are too long, even at 1.5 times" in book.notes[0]
     )
 
     console = Console(record=True)
@@ -94,9 +91,9 @@ def test_silence_within_a_subtitle_keeps_its_length_and_speech_alone_is_faster()
 
 def test_a_changed_time_writes_the_files_again_and_speaks_nothing(tmp_path):
     (tmp_path / "talk.srt").write_text(SRT)
-    narrated(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
+    written(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
     (tmp_path / "talk.srt").write_text(SRT.replace("00:00:02,000", "00:00:01,000"))
-    narrated(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
+    written(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
     assert json.loads((tmp_path / "talk.json").read_text())["chapters"][0]["chunks"][0]["start"] == 1
 
 

@@ -20,22 +20,6 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: run it o
 REFUSED = "exists, and this job did not write it"
 
 
-def test_a_file_that_the_user_makes_while_the_book_is_spoken_is_kept(tmp_path):
-    job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
-    with closing(JobStore(job)) as store:
-        check_replaced(store, OutputOptions(path), ["A"], [1], force=False)
-
-    def make(text: str) -> None:
-        path.write_text("the user's")
-
-    run_job(job, book(4), StandInSpeaker(before=make))
-    with pytest.raises(UserError, match=rf"book\.wav {REFUSED}"):
-        write(job, path)
-    assert path.read_text() == "the user's"
-    path.unlink()
-    assert write(job, path).files == [str(path)]
-
-
 @pytest.mark.parametrize("suffix", [".wav", ".srt"])
 def test_a_file_that_the_user_makes_or_edits_while_files_are_written_is_kept(tmp_path, monkeypatch, suffix):
     """At the last moment: all was in order when the writing began, and the sound is complete in the job's folder."""

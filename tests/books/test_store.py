@@ -30,7 +30,7 @@ from ane.text.blocks import PARAGRAPH, TextBlock
 from ane.text.cast import Cast
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds, write
 from tools.campaigns.interrupted_work import narration_state, whole_run
-from tools.campaigns.kill import RESULTS, compile_faults, in_child, kill_at_random
+from tools.campaigns.kill import RESULTS, compile_faults, kill_at_random, start_child, status_of
 
 CHUNKS = 18
 
@@ -139,18 +139,6 @@ def test_a_job_of_the_former_version_whose_texts_have_marks_of_voices_goes_on(tm
     assert speaker.voices == [voice for _, voice in voices[1:]]
 
 
-def test_another_text_is_recognised_by_its_chunks(tmp_path):
-    run_job(tmp_path / "job", book())
-    speaker = StandInSpeaker("another voice")
-    other = Document([BookChapter("A", [TextBlock(PARAGRAPH, "Another text.")])])
-    with closing(JobStore(tmp_path / "job")) as store:
-        assert [store.missing_texts(plan_for(speaker, text)) for text in (book(changed=4), book(4), other)] == [
-            (1, CHUNKS),
-            (4, CHUNKS),
-            (CHUNKS, CHUNKS),
-        ]
-
-
 def refuse(text: str) -> None:
     raise UserError("stopped")
 
@@ -207,12 +195,13 @@ def test_two_processes_never_get_the_same_chunk_unless_one_is_silent_for_a_minut
     assert second.claim(plan.digest).chunk.number == 3
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_the_chunk_of_a_process_that_ended_is_free_at_once(tmp_path):
     store, plan = adopted(tmp_path / "job", lambda: 0.0)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    ended = start_child(lambda: None)
+    status_of(ended)
     store.claim(plan.digest)
-    execute(tmp_path / "job", "UPDATE leases SET pid = ?", ended.pid)
+    execute(tmp_path / "job", "UPDATE leases SET pid = ?", ended)
     assert store.claim(plan.digest).chunk.number == 1
 
 
@@ -329,16 +318,3 @@ def test_two_processes_on_one_job_of_which_one_is_killed_speak_each_chunk_once(t
     (tmp_path / "alone").mkdir()
     whole_run(tmp_path / "alone")
     assert kill_at_random(tmp_path / "shared", narration_state(tmp_path / "alone"), 3) == []
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_that_ends_at_a_chunk_loses_that_chunk_alone(tmp_path):
-    def end(text: str) -> None:
-        if "number 9" in text:
-            os._exit(5)
-
-    assert in_child(lambda: whole_run(tmp_path, StandInSpeaker(before=end))) == 5
-    speaker = StandInSpeaker()
-    whole_run(tmp_path, speaker)
-    assert "number 9" in speaker.spoken[0]
-    assert 0 < len(speaker.spoken) < 22  # the campaign's book has 22 chunks

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from ane.books.judging import skipped_words
-from ane.books.narration import narrate
 from ane.books.plan import seed_of
 from ane.books.retries import BookChecker, check_book, spoken_text
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
-from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, sounds
+from tests.books.stand_in import RATE, StandInSpeaker, book, narrated, sounds
 
 SPOILT = "number 2"
 
@@ -40,10 +39,7 @@ class SpoilingSpeaker(StandInSpeaker):
 def checked_job(folder: Path, speaker: SpoilingSpeaker, **options: int) -> tuple[int, list[list[str]]]:
     """Speak and check a job; returns the number of replaced chunks, and the problems of each."""
     with closing(JobStore(folder)) as store:
-        plan = plan_for(speaker, book(6), store.seed(7))
-        store.adopt(plan)
-        narrate(store, plan, speaker, lambda done, total, left: None)
-        replaced = check_book(store, plan, speaker, BookChecker(**options))
+        replaced = check_book(store, narrated(store, speaker, book(6)), speaker, BookChecker(**options))
         return replaced, [chunk.problems for chunk in store.chunks()]
 
 
@@ -79,9 +75,7 @@ def test_a_check_does_not_wait_for_sounds_that_were_given_up(tmp_path):
     """Another process may have been told to speak a chunk again, and been interrupted."""
     speaker = SpoilingSpeaker(spoilt=0)
     with closing(JobStore(tmp_path)) as store:
-        plan = plan_for(speaker, book(3), store.seed(7))
-        store.adopt(plan)
-        narrate(store, plan, speaker, lambda done, total, left: None)
+        plan = narrated(store, speaker, book(3))
         store.redo([2])
         with pytest.raises(
             UserError, match="discarded chunks while this one was checking them, and will speak them again"
