@@ -28,7 +28,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def speech() -> np.ndarray:
     """A second of a buzzing tone at 22050 Hz."""
     t = np.arange(RATE) / RATE

@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import subprocess
-import sys
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.tools import MacMachine
 from ane.system import paths
 from ane.system.files import replacing
+from tools.campaigns.kill import in_child
 
 HERE, OLD = MacMachine("Apple M2", "25A354"), MacMachine("Apple M2", "24F74")
 
@@ -137,11 +137,13 @@ def test_leftovers_of_killed_processes_are_found_wherever_files_are_written(ane,
 
 def killed_while_writing(file: Path) -> Path:
     """The temporary folder of a process that was killed while it wrote ``file``."""
-    code = (
-        "import os, signal, sys\nfrom ane.system.files import replacing\n"
-        "with replacing(sys.argv[1]) as path:\n path.write_text('half')\n os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(file)], timeout=60, check=False, cwd=Path(__file__).parents[2])
+
+    def write_half() -> None:
+        with replacing(file) as path:
+            path.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(write_half) == -signal.SIGKILL
     (folder,) = file.parent.glob(".*.partial")
     return folder
 

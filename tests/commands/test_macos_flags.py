@@ -56,15 +56,6 @@ def test_a_file_has_the_format_that_the_flags_name(
     assert np.corrcoef(*loudness)[0, 1] > 0.95
 
 
-def test_a_rate_is_a_speed_relative_to_175_words_a_minute() -> None:
-    seconds = {}
-    for flags in (("-r", "175"), ("-r", "350"), ("--speed", "2"), ()):
-        assert main(["say", TEXT, *flags, "-o", "a.wav"]) == 0
-        seconds[flags] = soundfile.info("a.wav").duration
-    assert seconds["-r", "175"] == seconds[()]
-    assert seconds["-r", "350"] == seconds["--speed", "2"] < 0.7 * seconds[()]
-
-
 @pytest.mark.parametrize(
     ("flag", "line"), [("--file-format", "WAVE\t.wav"), ("--data-format", "I24"), ("-a", "1\tDesk")]
 )

@@ -1,6 +1,5 @@
 """Test that no command replaces a file that it reads, or writes two outputs to one file. It stops before any work."""
 
-import os
 import shlex
 import shutil
 from pathlib import Path
@@ -38,33 +37,37 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, golden_checkpoints, golden_config) -> Path:
-    """Models of a user; the commands must not change them."""
+def folder(tmp_path_factory, golden_checkpoints, golden_config, speech) -> Path:
+    """Models and files of a user; the commands must not change them."""
     folder = tmp_path_factory.mktemp("user")
     for name in ("model", "model/inner", "home/bundles/named"):
         shutil.copytree(demo_bundle("heart"), folder / name)
     shutil.copytree(demo_bundle("demo"), folder / "tortoise")
     shutil.copytree(golden_checkpoints, folder / "checkpoints", copy_function=shutil.copyfile)
     shutil.copyfile(golden_config, folder / "checkpoints" / "config.json")
+    for name, text in TEXTS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    for name in ("clip.wav", "folder/one.wav", "home/voices/stored/one.wav"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(folder / name, speech, RATE)
+    (folder / "link.wav").symlink_to("clip.wav")
+    (folder / "hard.wav").hardlink_to(folder / "clip.wav")
+    Image.new("RGB", (40, 60)).save(folder / "cover.jpg")
     return folder
 
 
 @pytest.fixture
-def files(workplace, speech, folder):
-    """The user's files, and a function that returns the content of all of them."""
-    shutil.copytree(folder, workplace, dirs_exist_ok=True, copy_function=os.link)
-    for name, text in TEXTS.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text, encoding="utf-8")
-    for name in ("clip.wav", "folder/one.wav", "home/voices/stored/one.wav"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(name, speech, RATE)
-    Path("link.wav").symlink_to("clip.wav")
-    Path("hard.wav").hardlink_to("clip.wav")
-    Image.new("RGB", (40, 60)).save("cover.jpg")
-    return lambda: {
-        path: path.read_bytes() for path in workplace.rglob("*") if path.is_file() and "cache" not in path.parts
-    }
+def files(folder, monkeypatch):
+    """A function that returns the state of all files of the user, who is in their folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ANE_HOME", str(folder / "home"))
+
+    def state() -> dict[Path, tuple[int, ...]]:
+        found = {path: path.stat() for path in folder.rglob("*") if path.is_file() and "cache" not in path.parts}
+        return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+    return state
 
 
 @pytest.mark.parametrize(("command", "message"), CASES, ids=[command for command, _ in CASES])

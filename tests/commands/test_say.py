@@ -119,15 +119,6 @@ def test_a_signal_ends_the_run_at_once_and_leaves_nothing_half_written(workplace
     assert not list(workplace.glob("*long*")) + list(workplace.glob(".long*"))
 
 
-def test_word_times_are_written_beside_the_sound(workplace):
-    assert main(["say", "Hello there, Dr. Lee.", *SHORT, "-o", "out.wav", "--word-times", "words.json"]) == 0
-    content = json.loads((workplace / "words.json").read_text())
-    assert [word["word"] for word in content["words"]] == ["Hello", "there,", "Dr.", "Lee."]
-    assert content["seconds"] == pytest.approx(soundfile.info(workplace / "out.wav").duration)
-    assert main(["say", "--lines", "One line.\nAnother.", *SHORT, "-o", "a.wav", "--word-times", "a.json"]) == 0
-    assert json.loads((workplace / "a-2.json").read_text())["words"][0]["word"] == "Another."
-
-
 def test_subtitles_are_written_beside_the_sound_a_sentence_at_a_time(workplace):
     text = "Hello <there>. This sentence is so long that it fills more than two lines, as a subtitle never may, here."
     assert main(["say", text, "-o", "out.wav", "--srt", "--vtt"]) == 0
