@@ -115,13 +115,9 @@ def test_a_block_closes_its_stream_and_only_a_whole_stream_is_collected(heart: a
         np.testing.assert_allclose(stream.collect().audio, heart.speak(TEXT).audio, atol=0.05)
 
 
-def spoken_in_a_process(speaker: ane.Speaker) -> ane.Speech:
-    return speaker.speak(TEXT)
-
-
 def test_a_speaker_is_sent_to_another_process_by_the_name_of_its_bundle(heart: ane.Speaker) -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        assert pool.submit(spoken_in_a_process, heart).result() == heart.speak(TEXT)
+        assert pool.submit(ane.Speaker.speak, heart, TEXT).result() == heart.speak(TEXT)
     made = type(heart)(heart.model, heart.backend)
     assert_refused(r"cannot be pickled, because ane.load did not make it", pickle.dumps, made)
 
