@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from ane.server.jobs import Job, Work
 from ane.server.settings import Limits
 from ane.speech.turns import Turns
 from ane.system.errors import UserError
+from tests.refusals import assert_refused
 from tests.server.server_process import PATIENCE, wait_until
 
 
@@ -40,6 +42,11 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def engine_of(**options: Any) -> pytest.MarkDecorator:
     """The options of ``running`` for the fixture ``engine``."""
     return pytest.mark.parametrize("engine", [options], indirect=True, ids=[""])
+
+
+def sends(job: Job, count: int, seconds: float = 1.0) -> None:
+    for number in range(count):
+        job.send(number, seconds)
 
 
 async def received(job: Job) -> list[Any]:
@@ -72,8 +79,7 @@ async def busy(engine: Engine) -> AsyncIterator[list[Job]]:
 
 async def test_items_arrive_in_order_and_the_error_of_the_work_after_them(engine):
     def work(job: Job) -> None:
-        for number in range(5):
-            job.send(number, 1.0)
+        sends(job, 5)
         raise UserError("no more")
 
     items = engine.submit(work).items()
@@ -85,11 +91,9 @@ async def test_items_arrive_in_order_and_the_error_of_the_work_after_them(engine
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
 async def test_work_that_fails_in_any_way_ends_alone(engine, kind):
-    def fail(job: Job) -> None:
-        raise kind("no more")
-
+    failing = MagicMock(side_effect=kind("no more"))
     with pytest.raises(RuntimeError, match=kind.__name__):
-        await asyncio.wait_for(received(engine.submit(fail)), 10)
+        await asyncio.wait_for(received(engine.submit(failing)), 10)
     assert await received(engine.submit(lambda job: job.put(1))) == [1]
 
 
@@ -118,12 +122,8 @@ async def test_work_that_is_ahead_wakes_seldom(engine, monkeypatch):
     rests, rest = [], engine.turns.rest
     monkeypatch.setattr(engine.turns, "rest", lambda urgency: (rests.append(1), rest(urgency))[1])
 
-    def work(job: Job) -> None:
-        for number in range(100):
-            job.send(number, 1.0)
-
     found = []
-    async for item in engine.submit(work).items():
+    async for item in engine.submit(lambda job: sends(job, 100)).items():
         found.append(item)
         await asyncio.sleep(0.001)
     assert found == list(range(100))
@@ -203,8 +203,7 @@ async def test_what_may_be_wide_has_all_threads_unless_another_job_computes(engi
     seen: list[int] = []
 
     def work(job: Job) -> None:
-        seen.append(engine.turns.wide(torch.get_num_threads))
-        seen.append(torch.get_num_threads())
+        seen.extend([engine.turns.wide(torch.get_num_threads), torch.get_num_threads()])
 
     gate, begun = threading.Event(), threading.Event()
     await received(engine.submit(work))
@@ -322,8 +321,7 @@ async def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests(engi
 
 def test_jobs_on_the_cpu_have_at_most_the_threads_that_there_are():
     assert [calls_at_a_time(None, threads) for threads in (1, 2, 16)] == [1, 2, 2]
-    with pytest.raises(UserError, match="calls must be at most the number of CPU threads, 2, got 3"):
-        calls_at_a_time(3, 2)
+    assert_refused("calls must be at most the number of CPU threads, 2, got 3", calls_at_a_time, 3, 2)
 
 
 async def test_no_thread_uses_a_processor_while_there_is_nothing_to_do(engine):

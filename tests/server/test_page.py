@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,28 @@ def speak(page: Any, text: str, **fields: str) -> None:
             value,
         )
     page.find_element("id", "speak").click()
+
+
+def hear(page: Any, text: str, **fields: str) -> None:
+    """Speak a text, and wait until all has been made and heard."""
+    speak(page, text, **fields)
+    wait_until(lambda: ended(page))
+
+
+@contextmanager
+def screen(page: Any, width: int, height: int = 780, scale: int = 1) -> Iterator[None]:
+    """Show the page on a screen of this size within the block."""
+    size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 500}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def colours(page: Any, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def heard(page: Any) -> np.ndarray:
@@ -165,8 +188,7 @@ def test_escape_stops_the_sound_and_the_request(page, server):
 
 
 def test_the_history_outlives_the_page(page):
-    speak(page, "Snow fell.", seed="9", speed="1.25")
-    wait_until(lambda: ended(page))
+    hear(page, "Snow fell.", seed="9", speed="1.25")
     length = len(heard(page))
     page.refresh()
     entry = wait_until(lambda: page.find_elements("css selector", "#history .load"))[0]
@@ -185,8 +207,7 @@ def test_the_history_outlives_the_page(page):
 def test_an_error_of_the_server_is_shown_and_keeps_the_sound(page):
     speak(page, " … ")
     assert "nothing to say" in wait_until(lambda: text_of(page, "error"))
-    speak(page, "Rain fell.")
-    wait_until(lambda: ended(page))
+    hear(page, "Rain fell.")
     assert not text_of(page, "error")
     speak(page, " … ")
     wait_until(lambda: text_of(page, "error"))
@@ -198,8 +219,7 @@ def test_only_what_has_an_effect_is_asked_for(page):
     """As a model that draws no random numbers: the server refuses a seed for it."""
     page.execute_script("models.find(({id}) => id === 'heart').random = false; showChoices()")
     assert not page.find_element("id", "seed-field").is_displayed()
-    speak(page, "Rain.", seed="7")
-    wait_until(lambda: ended(page))
+    hear(page, "Rain.", seed="7")
     assert "seed" not in text_of(page, "status")
     assert "seed" not in page.find_element("id", "code").get_property("textContent")
 
@@ -215,12 +235,10 @@ def test_characters_are_counted_and_too_many_are_not_sent(page):
 
 
 def test_warnings_are_shown_with_the_sound_and_its_entry_in_the_history(page):
-    speak(page, "Это дом.")
-    wait_until(lambda: ended(page))
+    hear(page, "Это дом.")
     note = text_of(page, "notes")
     assert "Cyrillic letters are read" in note
-    speak(page, "Rain.")
-    wait_until(lambda: ended(page))
+    hear(page, "Rain.")
     assert not page.find_element("id", "notes").is_displayed()
     page.find_elements("css selector", "#history .load")[1].click()
     assert text_of(page, "notes") == note
@@ -228,11 +246,7 @@ def test_warnings_are_shown_with_the_sound_and_its_entry_in_the_history(page):
 
 @pytest.mark.parametrize(("width", "height"), [(390, 700), (1280, 720)])
 def test_the_player_stays_in_view_and_the_history_is_before_the_code(page, width, height):
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-    try:
+    with screen(page, width, height):
         speak(page, f"{TEXT} " * 30)
         wait_until(lambda: page.find_elements("css selector", "#words .lit"))
         for share in (0, 0.5, 1):
@@ -246,9 +260,7 @@ def test_the_player_stays_in_view_and_the_history_is_before_the_code(page, width
         )
         page.find_element("id", "play").click()
         assert text_of(page, "play") == "Play"
-    finally:
         press(page, "\ue00c")  # Escape
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_page_names_the_voice_of_a_model(page):
@@ -297,19 +309,11 @@ def test_the_api_can_be_tried_on_its_page(docs):
 
 @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (1280, "dark")])
 def test_the_page_of_the_api_has_no_fault_and_fits(docs, width, scheme):
-    docs.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
-    docs.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 780, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-    try:
+    colours(docs, scheme)
+    with screen(docs, width):
         answer_to(docs, "get-v1-audio-voices")
         assert docs.execute_script("return document.documentElement.scrollWidth") <= width
         assert faults(docs) == []
-    finally:
-        docs.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_code_does_what_the_page_does(page, tmp_path):
@@ -337,9 +341,7 @@ def test_the_code_does_what_the_page_does(page, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(page, scheme):
-    page.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
+    colours(page, scheme)
     speak(page, TEXT)
     wait_until(lambda: page.find_elements("css selector", ".lit"))
     page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
@@ -348,13 +350,8 @@ def test_axe_finds_no_fault(page, scheme):
 
 def test_it_fits_a_phone(page):
     speak(page, "Rain fell." + "long" * 30)
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 320, "height": 780, "deviceScaleFactor": 2, "mobile": True}
-    )
-    try:
+    with screen(page, 320, scale=2):
         assert page.execute_script("return document.documentElement.scrollWidth") == 320
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_no_other_script_runs(page, server):

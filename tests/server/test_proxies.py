@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,11 +14,12 @@ pytest.importorskip("fastapi", reason="needs the extra server: pip install '.[se
 
 from websockets.sync.client import connect
 
-from ane.server.guard import Guard, forwarded_for
+from ane.server.guard import forwarded_for
 from ane.server.settings import ServerSettings
-from ane.system.errors import UserError
+from tests.refusals import assert_refused
 from tests.server.server_process import ServerProcess, ask, wait_until
 from tests.server.speech_requests import END, send
+from tests.server.test_guard import answer
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 NAME = "tts.example"
@@ -124,29 +124,10 @@ CADDY = {"host": NAME, "x-forwarded-for": "127.0.0.1", "x-forwarded-host": NAME,
         ({"x-real-ip": "203.0.113.9"}, "", False),
     ],
 )
-async def test_requests_that_caddy_passes_on(headers: dict[str, str], token: str, passes: bool) -> None:
-    found: list[int] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(200)
-
-    async def answer(message: Any) -> None:
-        found.extend([message["status"]] if "status" in message else [])
-
+def test_requests_that_caddy_passes_on(headers: dict[str, str], token: str, passes: bool) -> None:
     lines = {**CADDY, **headers, **({"authorization": f"Bearer {token}"} if token else {})}
-    guard = Guard(app, ServerSettings(hosts=(NAME,), token=token))
-    await guard(
-        {
-            "type": "http",
-            "path": "/v1/models",
-            "client": ("127.0.0.1", 1),
-            "method": "GET",
-            "headers": [(key.encode(), value.encode()) for key, value in lines.items()],
-        },
-        None,
-        answer,
-    )
-    assert found == [200 if passes else 403]
+    sent = [(key, value.encode()) for key, value in lines.items()]
+    assert answer(ServerSettings(hosts=(NAME,), token=token), *sent)[0] == (200 if passes else 403)
 
 
 def test_addresses_of_clients_are_read_in_each_form() -> None:
@@ -162,8 +143,7 @@ def test_addresses_of_clients_are_read_in_each_form() -> None:
 
 @pytest.mark.parametrize("path", ["tts", "/tts/", "/", "/a//b", "/a?b"])
 def test_a_base_path_must_be_one(path: str) -> None:
-    with pytest.raises(UserError, match="base_path must be a path such as /tts"):
-        ServerSettings(base_path=path)
+    assert_refused("base_path must be a path such as /tts", ServerSettings, base_path=path)
 
 
 def test_the_page_calls_its_server_by_relative_addresses() -> None:

@@ -4,8 +4,9 @@ import asyncio
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,28 @@ from ane.system.errors import NoEffectError, UserError
 from tests.fastspeech_files import write_fastspeech
 from tests.imported import imported
 from tests.random_model import random_model
+from tests.refusals import assert_refused
 from tests.server.test_engine import received, running
 
 TEXT = "The wind blew over the hill. It rained."
 SIZES = {"heart": 7_000_000, "demo": 16_000_000}  # approximate bytes of the bundles
+
+
+@pytest.fixture
+def voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the user's voices, which is empty."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    (tmp_path / "voices").mkdir()
+    return tmp_path / "voices"
+
+
+@contextmanager
+def service_of(*models: str, **settings: Any) -> Iterator[Service]:
+    service = Service(ServerSettings(models, **settings))
+    try:
+        yield service
+    finally:
+        service.engine.stop()
 
 
 def serve(*names: str, **settings: Any) -> ServedModels:
@@ -100,13 +119,9 @@ def test_a_model_that_nobody_has_used_for_long_is_released_and_its_memory_return
 
 
 def test_loading_at_the_start_may_take_longer_than_a_request():
-    service = Service(ServerSettings(("heart",), preload=("heart",), threads=1, limits=Limits(seconds=0.001)))
-    try:
+    with service_of("heart", preload=("heart",), threads=1, limits=Limits(seconds=0.001)) as service:
         asyncio.run(service.preload())
-        assert service.models.loaded == ["heart"]
-        assert service.ready
-    finally:
-        service.engine.stop()
+        assert (service.models.loaded, service.ready) == (["heart"], True)
 
 
 @pytest.mark.parametrize(("calls", "backend", "db"), [(1, "auto", math.inf), (2, "auto", math.inf), (1, "mlx", 60)])
@@ -115,9 +130,8 @@ async def test_sound_beside_others_is_that_alone(calls, backend, db):
     it does by rounding, which in float32 changes no code, so that sounds have the same length and nearly the same
     samples."""
     models, precision = (("demo",), "fp32") if backend == "mlx" else (("heart", "demo"), "auto")
-    service = Service(ServerSettings(models, threads=calls, calls=calls, backend=backend, precision=precision))
 
-    async def sound(model: str, text: str, seed: int | None = None) -> np.ndarray:
+    async def sound(service: Service, model: str, text: str, seed: int | None = None) -> np.ndarray:
         preset = "fastest" if model == "demo" else None
         response = service.speak(ServedRequest(text, "default", preset, seed, model=model))
         try:
@@ -136,20 +150,16 @@ async def test_sound_beside_others_is_that_alone(calls, backend, db):
         )
         if request[0] in models
     ]
-    try:
-        alone = [await sound(*request) for request in requests]
-        together = await asyncio.gather(*(sound(*request) for request in requests))
-    finally:
-        service.engine.stop()
+    with service_of(*models, threads=calls, calls=calls, backend=backend, precision=precision) as service:
+        alone = [await sound(service, *request) for request in requests]
+        together = await asyncio.gather(*(sound(service, *request) for request in requests))
     for found, expected in zip(together, alone, strict=True):
         assert found.shape == expected.shape
         assert np.array_equal(found, expected) or snr_db(expected, found) >= db
 
 
-def test_a_voice_that_is_deleted_while_it_is_read_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    (tmp_path / "voices").mkdir()
-    stored, own = tmp_path / "voices" / "ann.safetensors", ane.bundles.demo_bundle() / "voices"
+def test_a_voice_that_is_deleted_while_it_is_read_is_not_kept(voices, monkeypatch):
+    stored, own = voices / "ann.safetensors", ane.bundles.demo_bundle() / "voices"
     served = ServedModel("demo", ane.load("demo", "torch"), 0)
     prepare = served.speaker.prepare
 
@@ -171,10 +181,8 @@ def test_a_voice_that_is_deleted_while_it_is_read_is_not_kept(tmp_path, monkeypa
     assert served.voice("ann") is served.voice("ann")
 
 
-def test_a_damaged_voice_is_a_fault_of_the_server_and_its_path_stays_in_the_log(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    (tmp_path / "voices").mkdir()
-    (tmp_path / "voices" / "ann.safetensors").write_bytes(b"x")
+def test_a_damaged_voice_is_a_fault_of_the_server_and_its_path_stays_in_the_log(voices, caplog):
+    (voices / "ann.safetensors").write_bytes(b"x")
     served = ServedModel("demo", ane.load("demo", "torch"), 0)
     with pytest.raises(FaultError, match=r"^the server cannot read the voice 'ann': its log says why$") as found:
         served.voice("ann")
@@ -187,14 +195,13 @@ def test_a_damaged_voice_is_a_fault_of_the_server_and_its_path_stays_in_the_log(
 
 def test_a_model_that_cannot_be_loaded_is_a_fault_of_the_server(tmp_path, caplog):
     bundle = shutil.copytree(find_bundle("demo"), tmp_path / "mine")
-    service = Service(ServerSettings((str(bundle),), preload=(str(bundle),)))
-    (bundle / "weights" / "autoregressive.safetensors").unlink()
-    with pytest.raises(FaultError, match=r"mine: its log says why$"), service.models.using(str(bundle)):
-        pass
-    assert "autoregressive.safetensors is missing" in caplog.text
-    with pytest.raises(UserError, match=r"autoregressive\.safetensors is missing"):  # for whoever starts the server
-        asyncio.run(service.preload())
-    service.engine.stop()
+    with service_of(str(bundle), preload=(str(bundle),)) as service:
+        (bundle / "weights" / "autoregressive.safetensors").unlink()
+        with pytest.raises(FaultError, match=r"mine: its log says why$"):
+            use(service.models, str(bundle))
+        assert "autoregressive.safetensors is missing" in caplog.text
+        with pytest.raises(UserError, match=r"autoregressive\.safetensors is missing"):  # for whoever starts the server
+            asyncio.run(service.preload())
 
 
 def test_damaged_voices_of_a_bundle_are_a_fault_of_the_server(tmp_path, caplog):
@@ -206,15 +213,14 @@ def test_damaged_voices_of_a_bundle_are_a_fault_of_the_server(tmp_path, caplog):
     assert "heart.safetensors has 1 bytes" in caplog.text
 
 
-def test_a_voice_with_only_the_decoders_latent_speaks_with_the_preset_that_needs_no_other(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    (tmp_path / "voices").mkdir()
+def test_a_voice_with_only_the_decoders_latent_speaks_with_the_preset_that_needs_no_other(voices):
     latent = ane.voices.load_voice(ane.bundles.demo_bundle() / "voices" / "michael.safetensors").ar
-    torch.save(torch.from_numpy(latent.copy()), tmp_path / "voices" / "hifigan_cond_latents_12345678.pth")
+    torch.save(torch.from_numpy(latent.copy()), voices / "hifigan_cond_latents_12345678.pth")
     served = ServedModel("demo", ane.load("demo", "torch"), 0)
     request = ServedRequest("Hi.", "hifigan_cond_latents_12345678", model="demo")
-    with pytest.raises(UserError, match="none for the diffusion: use preset=fastest"):
-        with_loaded_voice(served, replace(request, preset="1x10"))
+    assert_refused(
+        "none for the diffusion: use preset=fastest", with_loaded_voice, served, replace(request, preset="1x10")
+    )
     voice = with_loaded_voice(served, replace(request, preset="fastest")).voice
     assert np.array_equal(voice.ar, latent)
 
@@ -347,9 +353,7 @@ async def test_a_stream_that_is_left_frees_its_lanes_for_others(engine):
         leaving.leave()
         break
     await received(engine.submit(shared.work("One.", 2, small(SETTINGS))))
-    assert not shared.lanes.active
-    assert not shared.lanes.prompts
-    assert shared.lanes.free_prefixes == [0]
+    assert (shared.lanes.active, shared.lanes.prompts, shared.lanes.free_prefixes) == ({}, [], [0])
 
 
 async def test_a_step_that_fails_ends_its_streams_and_no_others(engine, caplog):

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from ane.system.checked import validated
-from ane.system.errors import UserError
+from tests.refusals import refusal_of
 
 
 @validated
@@ -32,6 +32,4 @@ class Journey:
     ],
 )
 def test_the_first_wrong_value_is_named_with_what_it_may_be(values, message):
-    with pytest.raises(UserError) as caught:
-        Journey(**values)
-    assert str(caught.value) == message
+    assert refusal_of(Journey, **values) == message

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ane.system import file_gate
-from ane.system.errors import UserError
 from ane.system.file_gate import check_apart, identity
+from tests.refusals import assert_refused
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,20 @@ def folder(tmp_path, monkeypatch):
 def test_a_file_is_known_by_every_spelling_and_link(monkeypatch, tmp_path, spelling):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert identity(spelling) == identity(tmp_path / "a" / "one") != identity("a/other")
-    with pytest.raises(UserError, match=rf"cannot write {spelling}: --in reads it, so choose another output"):
-        check_apart([("--in", "a/one")], [("--out", spelling)])
+    assert_refused(
+        rf"cannot write {spelling}: --in reads it, so choose another output",
+        check_apart,
+        [("--in", "a/one")],
+        [("--out", spelling)],
+    )
 
 
 def test_files_that_are_not_there_yet_are_compared_by_their_folders(tmp_path):
     assert identity("a/new/x") == identity("b/new/x") != identity("b/new/y")
-    with pytest.raises(UserError, match=r"cannot write b/x: --one writes it too"):
-        check_apart([], [("--one", "a/x"), ("--two", "b/x")])
-    with pytest.raises(UserError, match=r"cannot write b/x: it is the same file as a/x"):
-        check_apart([], [("--one", "a/x"), ("--one", "b/x")])
+    assert_refused(r"cannot write b/x: --one writes it too", check_apart, [], [("--one", "a/x"), ("--two", "b/x")])
+    assert_refused(
+        r"cannot write b/x: it is the same file as a/x", check_apart, [], [("--one", "a/x"), ("--one", "b/x")]
+    )
 
 
 def test_capitals_and_accents_hide_no_file_on_macos(monkeypatch):
@@ -44,10 +48,8 @@ def test_capitals_and_accents_hide_no_file_on_macos(monkeypatch):
 
 
 def test_a_folder_that_is_read_stands_for_its_files_and_one_that_is_written_for_all_in_it():
-    with pytest.raises(UserError, match="a/one: --in reads it"):
-        check_apart([("--in", "b")], [("--out", "a/one")])
-    with pytest.raises(UserError, match=r"cannot write \.: --in reads it"):
-        check_apart([("--in", "b/one")], [("--out", ".")])
+    assert_refused("a/one: --in reads it", check_apart, [("--in", "b")], [("--out", "a/one")])
+    assert_refused(r"cannot write \.: --in reads it", check_apart, [("--in", "b/one")], [("--out", ".")])
     check_apart([("--in", "b")], [("--out", "a/new")])
 
 
@@ -60,5 +62,4 @@ def test_devices_pipes_standard_streams_and_impossible_names_are_none(tmp_path):
 def test_a_file_that_is_redirected_to_standard_input_is_read(monkeypatch):
     with Path("a/one").open() as file:
         monkeypatch.setattr(file_gate.sys, "stdin", file)
-        with pytest.raises(UserError, match="hard: --file reads it"):
-            check_apart([("--file", "-")], [("--out", "hard")])
+        assert_refused("hard: --file reads it", check_apart, [("--file", "-")], [("--out", "hard")])

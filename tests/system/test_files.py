@@ -1,6 +1,7 @@
 """Test that files are written whole or not at all, and where they are stored."""
 
 import io
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from platformdirs.unix import Unix
 from ane.system import files, paths
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, read_json, replacing, write_json
+from tests.refusals import assert_refused, refusal_of
 
 
 @pytest.fixture
@@ -27,6 +29,19 @@ def bundle(tmp_path) -> Path:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "weights").write_text("old")
     return tmp_path / "bundle"
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, calls: tuple[int, ...], fault: BaseException) -> None:
+    """Let these calls of os.replace fail, which begin with 1."""
+    rename, faults = os.replace, dict.fromkeys(calls, fault)
+    count = itertools.count(1)
+
+    def replace(source: Path, destination: Path) -> None:
+        if fault := faults.get(next(count)):
+            raise fault
+        rename(source, destination)
+
+    monkeypatch.setattr(files.os, "replace", replace)
 
 
 def renew(bundle: Path) -> None:
@@ -60,15 +75,7 @@ def test_old_and_new_are_on_the_disk_at_every_moment_of_the_exchange(bundle, mon
     ("fault", "seen"), [(OSError(5, "Input/output error"), UserError), (KeyboardInterrupt(), KeyboardInterrupt)]
 )
 def test_an_exchange_that_fails_half_way_brings_the_old_directory_back(bundle, monkeypatch, fault, seen):
-    rename, calls = os.replace, []
-
-    def fail_once(source, destination):
-        calls.append(source)
-        if len(calls) == 2:
-            raise fault
-        rename(source, destination)
-
-    monkeypatch.setattr(files.os, "replace", fail_once)
+    fail_at(monkeypatch, (2,), fault)
     with pytest.raises(seen):
         renew(bundle)
     assert (bundle / "weights").read_text() == "old"
@@ -76,15 +83,7 @@ def test_an_exchange_that_fails_half_way_brings_the_old_directory_back(bundle, m
 
 
 def test_an_old_directory_that_cannot_be_brought_back_is_kept_and_its_path_reported(bundle, monkeypatch):
-    rename, calls = os.replace, []
-
-    def fail_after_one(source, destination):
-        calls.append(source)
-        if len(calls) > 1:
-            raise OSError(5, "Input/output error")
-        rename(source, destination)
-
-    monkeypatch.setattr(files.os, "replace", fail_after_one)
+    fail_at(monkeypatch, (2, 3), OSError(5, "Input/output error"))
     with pytest.raises(UserError, match="the old directory is kept as") as caught:
         renew(bundle)
     kept = next(path for path in bundle.parent.rglob("weights") if path.read_text() == "old")
@@ -135,8 +134,7 @@ def test_a_check_sees_the_destination_immediately_before_the_rename_and_can_refu
             target.write_text("new")
             path.write_text("edited")
 
-    with pytest.raises(UserError, match="it is not ours"):
-        write()
+    assert_refused("it is not ours", write)
     assert seen == [path.read_text()] == ["edited"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["text"]
 
@@ -168,10 +166,7 @@ BAD_NAMES = ["x" * 300, "x" * 300 + "/b", "/dev/null/x", "lone\ud800surrogate", 
 def test_names_that_no_file_can_have_are_refused_in_one_line(tmp_path, name):
     path = tmp_path / name
     for refuse in (check_output_file, read_json, lambda path: write_json(path, {})):
-        with pytest.raises(UserError) as caught:
-            refuse(path)
-        assert "\n" not in str(caught.value)
-        str(caught.value).encode("utf-8")
+        refusal_of(refuse, path).encode("utf-8")
 
 
 def test_a_deleted_working_directory_is_refused_in_one_line(tmp_path, monkeypatch):
@@ -179,21 +174,18 @@ def test_a_deleted_working_directory_is_refused_in_one_line(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path / "gone")
     paths.check_working_directory()
     (tmp_path / "gone").rmdir()
-    with pytest.raises(UserError, match="working directory"):
-        paths.check_working_directory()
+    assert_refused("working directory", paths.check_working_directory)
     for refuse in (check_output_file, read_json, lambda path: write_json(path, 1)):
-        with pytest.raises(UserError, match=r"^.*No such file or directory.*$"):
-            refuse(Path("folder/x.json"))
+        assert_refused(r"^.*No such file or directory.*$", refuse, Path("folder/x.json"))
 
 
 @pytest.mark.parametrize(("name", "message"), [("folder", "is a directory"), ("file/x", "is not a folder")])
 def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"^cannot write {tmp_path / name}: .*{message}"):
-        check_output_file(tmp_path / name)
-    with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}: make it first, or choose another"):
-        check_output_file(tmp_path / "new" / "x")
+    assert_refused(f"^cannot write {tmp_path / name}: .*{message}", check_output_file, tmp_path / name)
+    missing = f"there is no folder {tmp_path / 'new'}: make it first, or choose another"
+    assert_refused(missing, check_output_file, tmp_path / "new" / "x")
     check_output_file(tmp_path / "new" / "x", makes_folders=True)
     assert not (tmp_path / "new").exists()
     check_output_file("-")
@@ -272,9 +264,7 @@ def test_json_can_be_written_to_a_pipe(tmp_path):
 )
 def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, message):
     (tmp_path / "x.json").write_bytes(content)
-    with pytest.raises(UserError, match=message) as caught:
-        read_json(tmp_path / "x.json")
-    assert str(tmp_path / "x.json") in str(caught.value)
+    assert str(tmp_path / "x.json") in assert_refused(message, read_json, tmp_path / "x.json")
 
 
 @pytest.mark.timeout(30)
@@ -283,13 +273,10 @@ def test_a_pipe_or_a_directory_is_not_replaced_nor_read_as_json(tmp_path, monkey
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-    for name in ("pipe", "socket"):  # a socket cannot be opened, so it is recognised before
-        with pytest.raises(UserError, match="not a regular file"):
-            read_json(tmp_path / name)
-    with pytest.raises(UserError, match="Is a directory"):
-        read_json(tmp_path)
-    with pytest.raises(UserError, match="No such file"):
-        read_json(tmp_path / "missing.json")
+    # a socket cannot be opened, so it is recognised before
+    kinds = {"pipe": "not a regular file", "socket": "not a regular file", ".": "Is a directory", "no": "No such file"}
+    for name, message in kinds.items():
+        assert_refused(message, read_json, tmp_path / name)
     with pytest.raises(UserError, match="not a regular file"), replacing(tmp_path / "pipe") as target:
         target.write_text("new")
     assert (tmp_path / "pipe").is_fifo()
@@ -366,5 +353,4 @@ def test_a_user_without_a_home_is_told_to_set_one(monkeypatch):
     """For example in a container that runs under a user number that the system does not know."""
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    with pytest.raises(UserError, match="set ANE_HOME"):
-        paths.cache_dir()
+    assert_refused("set ANE_HOME", paths.cache_dir)

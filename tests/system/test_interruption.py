@@ -242,13 +242,9 @@ def test_a_second_signal_does_not_prevent_the_cleanup_after_the_first(tmp_path, 
         signal.raise_signal(signal.SIGINT)
         remove(*args, **kwargs)
 
-    def work():
-        with interruptions(), files.replacing(tmp_path / "file"):
-            signal.raise_signal(signal.SIGINT)
-
     monkeypatch.setattr(files.shutil, "rmtree", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        work()
+    with pytest.raises(KeyboardInterrupt), interruptions(), files.replacing(tmp_path / "file"):
+        signal.raise_signal(signal.SIGINT)
     assert list(tmp_path.iterdir()) == []
 
 

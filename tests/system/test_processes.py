@@ -12,6 +12,7 @@ import pytest
 from ane.system.child_process import ChildProcess, clean_environment
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError
+from tests.refusals import assert_refused
 
 PROGRAM = """import json, os, sys
 print(json.dumps({"ready": True}), flush=True)
@@ -33,8 +34,7 @@ def test_a_process_answers_until_its_input_ends_and_is_then_gone():
     with JsonProcess(COMMAND) as process:
         assert process.ready == {"ready": True}
         assert process.ask({"a": 1}) == {"request": {"a": 1}}
-        with pytest.raises(UserError, match="no such thing"):
-            process.ask("fail")
+        assert_refused("no such thing", process.ask, "fail")
         assert process.ask("next") == {"request": "next"}, "it goes on after an error"
         assert 0 < process.cold_start < 60
     assert process._process.returncode == 0
@@ -67,10 +67,8 @@ def test_a_program_whose_first_line_is_an_error_is_ended():
 
 
 def test_a_program_that_cannot_be_run_is_refused_with_advice():
-    with pytest.raises(UserError, match=r"cannot run \./nothing.*install it"):
-        JsonProcess(["./nothing"], advice="install it")
-    with pytest.raises(UserError, match="ended with status 3"):
-        JsonProcess([sys.executable, "-c", "raise SystemExit(3)"])
+    assert_refused(r"cannot run \./nothing.*install it", JsonProcess, ["./nothing"], advice="install it")
+    assert_refused("ended with status 3", JsonProcess, [sys.executable, "-c", "raise SystemExit(3)"])
 
 
 HOSTILE = "from pathlib import Path\nPath({mark!r}).touch()\nraise SystemExit(7)\n"

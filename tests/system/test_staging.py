@@ -1,12 +1,15 @@
 """Test that folders are written whole or not at all, and that records from outside are checked."""
 
+import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
+from unittest.mock import MagicMock
 
 import pytest
 from pydantic import Field
@@ -16,6 +19,7 @@ from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.staging import leftovers
+from tests.refusals import assert_refused
 
 WRITE = """
 import os, signal, sys
@@ -109,19 +113,11 @@ def test_the_only_copy_of_a_directory_is_no_leftover_and_comes_back_with_the_nex
 
 
 def test_nothing_is_a_leftover_where_there_are_no_locks_or_in_a_folder_of_another_user(tmp_path, monkeypatch):
-    import fcntl
-
-    def fail(*_):
-        raise OSError(37, "No locks available")
-
-    def refuse(path, *flags):
-        raise PermissionError(13, "Permission denied", path)
-
     kill_in_process(tmp_path / "file")
     with monkeypatch.context() as changed:
-        changed.setattr(staging.os, "open", refuse)
+        changed.setattr(staging.os, "open", MagicMock(side_effect=PermissionError(13, "Permission denied")))
         assert leftovers(tmp_path) == []
-    monkeypatch.setattr(fcntl, "flock", fail)
+    monkeypatch.setattr(fcntl, "flock", MagicMock(side_effect=OSError(37, "No locks available")))
     assert leftovers(tmp_path) == []
     with replacing(tmp_path / "other") as target:
         target.write_text("whole")
@@ -163,9 +159,7 @@ def test_a_record_is_read_and_unknown_values_are_ignored():
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_it(content, message):
-    with pytest.raises(UserError) as caught:
-        read_record(Cart, content, "cart.json", "; make it again")
-    assert message in str(caught.value)
+    assert_refused(re.escape(message), read_record, Cart, content, "cart.json", "; make it again")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -83,10 +84,8 @@ def test_a_mac_is_asked_for_its_chip_and_build_or_else_named_by_its_architecture
 
 
 def test_a_checkout_that_is_not_installed_says_so(monkeypatch):
-    def missing(name: str) -> str:
-        raise version.importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(version.importlib.metadata, "version", missing)
+    missing = version.importlib.metadata.PackageNotFoundError("tortoise-ane")
+    monkeypatch.setattr(version.importlib.metadata, "version", MagicMock(side_effect=missing))
     assert version.version() == "(not installed)"
 
 
@@ -130,6 +129,14 @@ def test_different_shapes_are_refused():
         snr_db(SIGNAL, [3.0])
 
 
+def noted(closed: list[bool]) -> Iterator[int]:
+    """Three numbers; the end of the generator is added to the list."""
+    try:
+        yield from range(3)
+    finally:
+        closed.append(True)
+
+
 def clock():
     """A clock that advances by a second at each look."""
     seconds = iter(range(100))
@@ -170,18 +177,11 @@ def test_the_text_is_ready_at_the_start_unless_it_is_marked_later_and_the_first_
 
 def test_a_source_is_closed_however_the_block_ends():
     closed = []
-
-    def numbers():
-        try:
-            yield from range(3)
-        finally:
-            closed.append(True)
-
-    source = numbers()
+    source = noted(closed)
     with closing_source(source):
         next(source)
     assert closed == [True]
-    source = numbers()
+    source = noted(closed)
     next(source)
     with pytest.raises(ValueError, match="half"), closing_source(source):
         raise ValueError("half")
@@ -190,14 +190,7 @@ def test_a_source_is_closed_however_the_block_ends():
 
 def test_a_recorded_source_is_closed_with_its_reader():
     closed = []
-
-    def items() -> Iterator[int]:
-        try:
-            yield 1
-        finally:
-            closed.append(True)
-
-    reader = Timeline().record_each("decode", items())
+    reader = Timeline().record_each("decode", noted(closed))
     next(reader)
     reader.close()
     assert closed == [True]
