@@ -134,8 +134,7 @@ def test_many_pauses_and_marks_without_a_word_keep_their_length_and_their_voice(
 
 def test_nothing_to_say_is_an_error():
     for texts in ([], [""], ["  \n"], ["... ", "!!"]):
-        with pytest.raises(UserError, match="there is nothing to say"):
-            list(SpellingSpeaker().feed(texts))
+        assert_refused("there is nothing to say", list, SpellingSpeaker().feed(texts))
 
 
 def test_ssml_is_refused_and_faulty_markup_has_its_line():

@@ -1,12 +1,10 @@
 """Test streams and parallel chunks of speech: delivery, order, the times of words, and limits on the text."""
 
-import re
 import threading
 import time
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 
 import ane
 from ane.models.hibari.synthesizer import HibariSynthesizer
-from ane.models.tortoise.settings import TortoiseSettings
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext, TextLimits, TextUsage
 from ane.speech.stream import BLOCK_SECONDS, Speech, Stream
@@ -40,30 +37,6 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
         audio, rate = soundfile.read(file)
         assert rate == RATE
         np.testing.assert_allclose(audio, SOUND, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("bundle", "arguments", "message"),
-    [
-        (
-            "heart",
-            {"settings": TortoiseSettings()},
-            "for the heart model heart, an object of the speaker's class `settings`, got TortoiseSetti",
-        ),
-        ("demo", {"settings": TortoiseSettings(), "preset": "fast"}, "settings and preset exclude each other"),
-        ("demo", {"voice": 3}, "voice must be a name, a path or a voice from prepare, got 3"),
-        ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
-        ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
-        ("heart", {"seed": 1.5}, "seed must be a whole number, got 1.5"),
-    ],
-)
-def test_an_argument_of_the_wrong_kind_is_one_line(bundle, arguments, message):
-    assert_refused(re.escape(message), lambda: ane.load(bundle, "torch").speak("Hi.", **arguments))
-
-
-@pytest.mark.parametrize("texts", ["One", None, 3])
-def test_one_text_is_no_list_of_texts(texts):
-    assert_refused("texts must be a list of texts", lambda: next(ane.load(backend="torch").speak_all(texts)))
 
 
 @pytest.mark.parametrize(("bundle", "voices"), [("demo", ["heart", "michael", "random"]), ("heart", [])])
