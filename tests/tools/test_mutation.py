@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.mutation.__main__ import TreeCopy, draw, main, score
+from tools.mutation.__main__ import TreeCopy, draw, main, relevant_tests, score
 from tools.mutation.mutants import find_mutants
 
 MODULE = '''"""A number in a range, or 0 – with "ü" before it."""
@@ -69,7 +69,7 @@ def test_a_sample_depends_on_its_seed_alone_and_tests_that_take_too_long_are_end
     assert TreeCopy(project, 0.01).run("tests") == ("timeout", "")
 
 
-def test_sound_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project, tmp_path, monkeypatch, capsys):
+def test_sound_relevant_tests_a_mutant_kill_it_and_survivors_are_tried_again(project, tmp_path, monkeypatch, capsys):
     output, every = tmp_path / "results.json", find_mutants("ane.ranges", MODULE)
     chosen = [
         next(mutant for mutant in every if line in mutant.diff.partition("+++")[2])
@@ -95,3 +95,23 @@ def test_sound_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(proje
     assert [result["verdict"] for result in mutate()] == ["killed"] * 2
     results = json.loads(output.read_text(encoding="utf-8"))
     assert (results["score"], results["left out"]) == (1.0, ["tests/test_broken.py::test_broken"])
+
+
+def test_tests_of_a_module_and_of_the_modules_that_import_it_run(project):
+    for name, text in (
+        ("ane/audio/levels.py", ""),
+        ("ane/speech/lanes.py", "from ane.audio import levels"),
+        ("tests/audio/test_levels_of_sound.py", ""),
+        ("tests/more/test_decibels.py", "import ane.audio.levels"),
+        ("tests/speech/test_lanes.py", "from ane.speech.lanes import step"),
+        ("tests/speech/test_words.py", "import ane.speech.words"),
+    ):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
+    assert relevant_tests(project, "ane.speech.lanes") == ["tests/speech/test_lanes.py", "tests/speech"]
+    assert relevant_tests(project, "ane.audio.levels") == [
+        "tests/audio/test_levels_of_sound.py",
+        "tests/audio",
+        "tests/more/test_decibels.py",
+        "tests/speech/test_lanes.py",
+    ]

@@ -1,10 +1,9 @@
 """Test whether tests notice random changes to the code: ``python -m tools.mutation --modules A,B --sample K -o FILE``.
 
-The program draws K mutants of the modules. For each mutant, it runs tests until one fails: first the tests that are
-named like the module, then the tests in the folder that mirrors the module's folder. All of them run in copies of the
-tree. FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write the reason in its field
-"equivalent". A second run with the same FILE keeps the verdicts, but tries survivors without a reason again. The
-library mutmut would run every mutant of a module, because it cannot draw a sample from a seed.
+The program draws K mutants of the modules. For each mutant, it runs tests of the module (``relevant_tests``) until one
+fails, in a copy of the tree. FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write
+the reason in its field "equivalent". A second run with the same FILE keeps the verdicts, but tries survivors without a
+reason again. The library mutmut would run every mutant of a module, because it cannot draw a sample from a seed.
 """
 
 import argparse
@@ -20,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,9 @@ PYTEST = (
 )
 
 
+FEW = 8  # modules that import a module, up to which their tests also run for its mutants
+
+
 @dataclass(frozen=True)
 class TreeCopy:
     """A copy of the tree in which one module at a time is changed.
@@ -72,7 +75,7 @@ class TreeCopy:
 
         A failed test counts only if it also fails alone, and passes alone without the mutant.
         """
-        tests = tests_beside(self.root, mutant.module)
+        tests = relevant_tests(self.root, mutant.module)
         while True:
             self._write(mutant.module, mutant.source)
             try:
@@ -124,16 +127,36 @@ def file_of(module: str) -> str:
     return module.replace(".", "/") + ".py"
 
 
-def tests_beside(root: Path, module: str) -> list[str]:
-    """Return the test files named like the module, then the folder that mirrors the module's folder.
+def relevant_tests(root: Path, module: str) -> list[str]:
+    """Return the tests of a module, as paths relative to ``root``, in the order in which to run them.
 
-    The paths are relative to ``root``.
+    First the test files that are named like the module, then the folder that mirrors the module's folder, then other
+    test files that import the module, or a module that imports it. If more than ``FEW`` modules import the module, the
+    tests of these modules are left out.
     """
     *folders, name = module.removeprefix("ane.").split(".")
     folder = root / "tests" / Path(*folders)
     while not folder.is_dir():
         folder = folder.parent
-    return [path.relative_to(root).as_posix() for path in (*sorted(folder.rglob(f"test_*{name}*.py")), folder)]
+    importers = [
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in importing(module, (root / "ane").rglob("*.py"))
+    ]
+    others = {
+        path
+        for each in (module, *(importers if len(importers) <= FEW else ()))
+        for path in importing(each, (root / "tests").rglob("test_*.py"))
+        if not path.is_relative_to(folder)
+    }
+    tests = *sorted(folder.rglob(f"test_*{name}*.py")), folder, *sorted(others)
+    return [path.relative_to(root).as_posix() for path in tests]
+
+
+def importing(module: str, files: Iterable[Path]) -> list[Path]:
+    """Return the files that name a module, or import it from its package."""
+    package, _, name = module.rpartition(".")
+    named = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
+    return [path for path in files if named.search(path.read_text(encoding="utf-8"))]
 
 
 def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
