@@ -12,10 +12,11 @@ from filelock import FileLock, Timeout
 
 from ane.bundles import Bundle
 from ane.bundles.package_records import PackageRecord, read_section, section
+from ane.bundles.precisions import ONNX
 from ane.bundles.writing import write_bundle
 from ane.voices import Voice, save_voice
 from converters.function_table import convertible_networks
-from converters.onnx.onnx_package import QUANTISED, OnnxOptions, OnnxTarget
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from tests.shallow import shallow
 
 TARGET = OnnxTarget()
@@ -41,7 +42,7 @@ class OnnxPackages:
 
     def package(self, network: str, precision: str = "fp32") -> PackageRecord:
         """A network's package, with its parity."""
-        if precision in QUANTISED:
+        if ONNX[precision].bits:
             self.package(network)  # the quantised package is made from the graphs of this one
         stated = self.folder / f"{network}-{precision}.json"
         with FileLock(f"{stated}.lock"):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import miniaudio
 import numpy as np
@@ -28,6 +27,7 @@ from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 from tests.audio.recording_device import RATE, RecordingDevice, tone
 from tests.refusals import assert_refused
+from tests.server.server_process import wait_until
 
 
 @pytest.fixture
@@ -35,13 +35,6 @@ def device(monkeypatch) -> RecordingDevice:
     device = RecordingDevice()
     monkeypatch.setattr(playback, "open_device", device)
     return device
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_a_device_receives_all_samples_in_order_and_the_rate(device):
@@ -72,7 +65,7 @@ def test_without_sound_nothing_is_played(device, audio):
 def test_playing_begins_before_the_last_piece_arrives(device):
     with playing(RATE, at_once=True) as play:
         play(tone(0.2))
-        until(lambda: len(device.played) >= 0.2 * RATE)
+        wait_until(lambda: len(device.played) >= 0.2 * RATE)
         play(tone(0.2))
 
 
@@ -89,7 +82,7 @@ def test_the_producer_waits_while_the_queue_is_full(device, monkeypatch):
 
     producer = threading.Thread(target=produce)
     producer.start()
-    until(lambda: len(done) >= 2)
+    wait_until(lambda: len(done) >= 2)
     time.sleep(0.2)
     assert len(done) == 2
     device.paused.clear()
@@ -291,10 +284,7 @@ def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
     playing = PlayerProcess(RATE, 1.0, program=(sys.executable, "-c", CHILD, str(tmp_path)))
     for piece in np.split(tone(1.0), 5):
         playing.feed(piece)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "times").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until((tmp_path / "times").exists)
     started = time.time()
     ctypes.PyDLL(None).usleep(500_000)  # holds the GIL, as a prediction of Core ML does
     ended = time.time()

@@ -40,6 +40,14 @@ def embedded(synthesizer) -> dict[str, Voice]:
     return {name: load_voice(synthesizer.model.voices / f"{name}.safetensors", name) for name in VOICES}
 
 
+def clean_wave(speech: ane.Speech) -> Wave:
+    """What is measured of speech that has no note, no click and no sound at its start."""
+    wave = Wave.of(speech.audio, SAMPLE_RATE)
+    assert (speech.notes, wave.finite, wave.clicks) == ([], True, 0)
+    assert np.abs(speech.audio[:240]).max() < 0.03
+    return wave
+
+
 def nearest(voices: dict[str, Voice], voice: Voice, latent: str) -> str:
     return min(voices, key=lambda name: np.linalg.norm(getattr(voices[name], latent) - getattr(voice, latent)))
 
@@ -68,13 +76,8 @@ def test_networks_settings_and_tokenizer_are_those_of_the_recipe(synthesizer):
 )
 def test_each_voice_has_the_pitch_of_its_teacher_without_clicks_or_long_silence(synthesizer, voice, pitch, preset):
     """The pitches are the teachers' medians over the held-out sentences."""
-    speech = synthesizer.speak(TEXT, voice, preset, seed=3)
-    wave = Wave.of(speech.audio, SAMPLE_RATE)
-    assert not speech.notes
+    wave = clean_wave(synthesizer.speak(TEXT, voice, preset, seed=3))
     assert wave.f0 == pytest.approx(pitch, rel=0.15)
-    assert wave.finite
-    assert wave.clicks == 0
-    assert np.abs(speech.audio[:240]).max() < 0.03  # there is no click at the start
     assert wave.silent_end <= 0.3
     assert 3.0 < wave.seconds < 8.0
 
@@ -147,13 +150,8 @@ def test_its_origin_is_stated():
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
 def test_it_speaks_at_every_speed_without_clicks_or_long_silence(voice, speed):
-    speech = voice.speak(TEXT, speed=speed)
-    wave = Wave.of(speech.audio, SAMPLE_RATE)
-    assert not speech.notes
+    wave = clean_wave(voice.speak(TEXT, speed=speed))
     assert 150 < wave.f0 < 230
-    assert wave.finite
-    assert wave.clicks == 0
-    assert np.abs(speech.audio[:200]).max() < 0.03  # there is no click at the start
     assert wave.silent_end <= 0.6 / min(speed, 1)
     assert wave.loudness == pytest.approx(-20, abs=2)
 

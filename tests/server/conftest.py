@@ -10,6 +10,14 @@ from tests.server.server_process import ServerProcess
 from tests.server.speech_requests import GUARDED
 
 
+@pytest.fixture
+def voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the user's voices, which is empty."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    (tmp_path / "voices").mkdir()
+    return tmp_path / "voices"
+
+
 @pytest.fixture(scope="session")
 def server(preloaded_server: Path) -> Iterator[ServerProcess]:
     with ServerProcess(*GUARDED.split(), preloaded=preloaded_server) as running:

@@ -44,6 +44,19 @@ def sound_of(data: bytes) -> np.ndarray:
     return np.frombuffer(data[44:], "<i2")
 
 
+@contextmanager
+def service_of(*models: str, **settings: Any) -> Iterator[Any]:
+    """The service of a server, without its connections."""
+    from ane.server.settings import ServerSettings
+    from ane.server.speech_service import Service
+
+    service = Service(ServerSettings(models, **settings))
+    try:
+        yield service
+    finally:
+        service.engine.stop()
+
+
 # Clients
 def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str = "wav") -> Any:
     """A connection that requested speech and whose client does not read: it holds as much as ``buffer`` allows."""

@@ -16,8 +16,14 @@ from tests.node_packages import node_modules
 from tests.server.server_process import PATIENCE, ServerProcess
 from tests.server.speech_requests import AUTHORIZED, END, LONG, TEXT, TOKEN, events, post, send, sound_of, web_socket
 
-av = pytest.importorskip("av", reason="needs the extra server")
 pytest.importorskip("fastapi", reason="needs the extra server")
+
+from wyoming import tts
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.client import AsyncTcpClient
+from wyoming.info import Describe, Info
+
+av = pytest.importorskip("av", reason="needs the extra server")
 
 
 def openai_client(server: ServerProcess) -> Any:
@@ -126,14 +132,7 @@ def test_curl_receives_sound_while_it_is_made(server):
     assert first < 0.8 * total  # the first sound comes well before the end
 
 
-def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
-    tts = pytest.importorskip("wyoming.tts")
-    import asyncio
-
-    from wyoming.audio import AudioChunk, AudioStart, AudioStop
-    from wyoming.client import AsyncTcpClient
-    from wyoming.info import Describe, Info
-
+async def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
     async def sound(client: AsyncTcpClient) -> tuple[int, bytes]:
         data, rate = b"", 0
         while not AudioStop.is_type((event := await client.read_event()).type):
@@ -143,29 +142,26 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
                 data += AudioChunk.from_event(event).audio
         return rate, data
 
-    async def converse() -> None:
-        async with AsyncTcpClient("127.0.0.1", server.wyoming_port) as client:
-            await client.write_event(Describe().event())
-            [program] = Info.from_event(await client.read_event()).tts
-            assert program.supports_synthesize_streaming
-            assert "demo/heart" in [voice.name for voice in program.voices]
-            await client.write_event(tts.Synthesize(TEXT).event())
-            rate, data = await sound(client)
-            assert (rate, data) == (24000, sound_of(post(server)[1]).tobytes())
-            await client.write_event(tts.SynthesizeStart().event())
-            for piece in (TEXT[:10], TEXT[10:33], TEXT[33:]):
-                await client.write_event(tts.SynthesizeChunk(piece).event())
-            await client.write_event(tts.Synthesize(TEXT).event())  # Home Assistant sends this event too
-            await client.write_event(tts.SynthesizeStop().event())
-            rate, data = await sound(client)
-            assert len(data) > 2 * rate
-            assert tts.SynthesizeStopped.is_type((await client.read_event()).type)
-            await client.write_event(tts.Synthesize(TEXT, voice=tts.SynthesizeVoice("demo/nobody")).event())
-            error = await client.read_event()
-            assert error.type == "error"
-            assert "no voice 'nobody'" in error.data["text"]
-
-    asyncio.run(converse())
+    async with AsyncTcpClient("127.0.0.1", server.wyoming_port) as client:
+        await client.write_event(Describe().event())
+        [program] = Info.from_event(await client.read_event()).tts
+        assert program.supports_synthesize_streaming
+        assert "demo/heart" in [voice.name for voice in program.voices]
+        await client.write_event(tts.Synthesize(TEXT).event())
+        rate, data = await sound(client)
+        assert (rate, data) == (24000, sound_of(post(server)[1]).tobytes())
+        await client.write_event(tts.SynthesizeStart().event())
+        for piece in (TEXT[:10], TEXT[10:33], TEXT[33:]):
+            await client.write_event(tts.SynthesizeChunk(piece).event())
+        await client.write_event(tts.Synthesize(TEXT).event())  # Home Assistant sends this event too
+        await client.write_event(tts.SynthesizeStop().event())
+        rate, data = await sound(client)
+        assert len(data) > 2 * rate
+        assert tts.SynthesizeStopped.is_type((await client.read_event()).type)
+        await client.write_event(tts.Synthesize(TEXT, voice=tts.SynthesizeVoice("demo/nobody")).event())
+        error = await client.read_event()
+        assert error.type == "error"
+        assert "no voice 'nobody'" in error.data["text"]
 
 
 def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):

@@ -300,40 +300,32 @@ def test_a_voice_of_wyoming_is_named_with_its_model_or_is_of_the_first(name, mea
     assert (request.model, request.voice) == meant
 
 
-def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
-    async def read() -> None:
-        stream, ended = asyncio.StreamReader(), asyncio.StreamReader()
-        ended.feed_eof()
-        reader = LimitedReader(stream, 1000, 0.1)
-        assert await LimitedReader(ended, 1000, 0.1).readline() == b""
-        stream.feed_data(b'{"type": "ping"}\n{"ty')
-        assert await reader.readline() == b'{"type": "ping"}\n'
-        assert await reader.readexactly(4) == b'{"ty'
-        for count in (1001, "4"):
-            with pytest.raises(ValueError, match="an event must have at most 1000 bytes"):
-                await reader.readexactly(count)
-        for silent in (reader, LimitedReader(asyncio.StreamReader(), 1000, 0.1)):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(silent.readline(), PATIENCE)
-
-    began = time.monotonic()
-    asyncio.run(read())
+async def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
+    stream, ended, began = asyncio.StreamReader(), asyncio.StreamReader(), time.monotonic()
+    ended.feed_eof()
+    reader = LimitedReader(stream, 1000, 0.1)
+    assert await LimitedReader(ended, 1000, 0.1).readline() == b""
+    stream.feed_data(b'{"type": "ping"}\n{"ty')
+    assert await reader.readline() == b'{"type": "ping"}\n'
+    assert await reader.readexactly(4) == b'{"ty'
+    for count in (1001, "4"):
+        with pytest.raises(ValueError, match="an event must have at most 1000 bytes"):
+            await reader.readexactly(count)
+    for silent in (reader, LimitedReader(asyncio.StreamReader(), 1000, 0.1)):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(silent.readline(), PATIENCE)
     assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_wyoming_clients_wait_in_the_systems_queue_while_others_are_served():
+async def test_wyoming_clients_wait_in_the_systems_queue_while_others_are_served():
     """Without room in the queue, Linux drops a connection's first packet, and the client tries again after 1 s."""
-
-    async def connect() -> None:
-        server = WyomingServer(SimpleNamespace(settings=ServerSettings(("heart",)), is_full=bool), Connections(500))
-        await server.start("127.0.0.1", 0)
-        # the server accepts none of them
-        clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]
-        for client in clients:
-            client.close()
-        server.stop()
-
-    asyncio.run(connect())
+    server = WyomingServer(SimpleNamespace(settings=ServerSettings(("heart",)), is_full=bool), Connections(500))
+    await server.start("127.0.0.1", 0)
+    # the server accepts none of them
+    clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]
+    for client in clients:
+        client.close()
+    server.stop()
 
 
 FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."

@@ -25,8 +25,8 @@ from ane.server.guard import SLOWEST, Guard, LimitedBody
 from ane.server.lifecycle import REPEATS, JsonHandler, json_log
 from ane.server.schemas import StreamStart
 from ane.server.settings import Limits, ServerSettings
-from ane.server.speech_service import Service
 from ane.server.websocket import websocket_routes
+from tests.server.speech_requests import service_of
 
 
 def answer(
@@ -234,19 +234,9 @@ TOKEN = {"Authorization": "Bearer secret"}
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     """Of an application that is served by something else, and counts no connections."""
-    service = Service(
-        ServerSettings(
-            ("heart",),
-            hosts=("testserver",),
-            token="secret",
-            origins=(ORIGIN,),
-            ignore_instructions=True,
-            log_texts=True,
-            limits=Limits(characters=40),
-        )
-    )
-    yield TestClient(make_app(service))
-    service.engine.stop()
+    options = {"origins": (ORIGIN,), "ignore_instructions": True, "log_texts": True, "limits": Limits(characters=40)}
+    with service_of("heart", hosts=("testserver",), token="secret", **options) as service:
+        yield TestClient(make_app(service))
 
 
 def speak(client: TestClient, text: str, **fields: Any) -> Any:

@@ -4,9 +4,8 @@ import asyncio
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,27 +33,11 @@ from tests.fastspeech_files import write_fastspeech
 from tests.imported import imported
 from tests.random_model import random_model
 from tests.refusals import assert_refused
+from tests.server.speech_requests import service_of
 from tests.server.test_engine import received, running
 
 TEXT = "The wind blew over the hill. It rained."
 SIZES = {"heart": 7_000_000, "demo": 16_000_000}  # approximate bytes of the bundles
-
-
-@pytest.fixture
-def voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the user's voices, which is empty."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    (tmp_path / "voices").mkdir()
-    return tmp_path / "voices"
-
-
-@contextmanager
-def service_of(*models: str, **settings: Any) -> Iterator[Service]:
-    service = Service(ServerSettings(models, **settings))
-    try:
-        yield service
-    finally:
-        service.engine.stop()
 
 
 def serve(*names: str, **settings: Any) -> ServedModels:

@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 from tests.imported import imported
 from tests.models.whisper.random_whisper import write_openai
 from tests.server.server_process import HttpAnswer, ServerProcess, wait_until
+from tests.server.speech_requests import service_of
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
@@ -31,7 +32,6 @@ from ane.bundles import demo_bundle  # noqa: E402
 from ane.server import upload_decoder, uploads  # noqa: E402 (all need the extra)
 from ane.server.app import make_app  # noqa: E402
 from ane.server.errors import FaultError, RefusedError  # noqa: E402
-from ane.server.settings import ServerSettings  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
 from ane.system.errors import UserError  # noqa: E402
 from ane.text import Lexicon, LexiconEntry  # noqa: E402
@@ -240,43 +240,39 @@ def test_consent_is_stored_before_its_voice_and_deleted_if_the_voice_cannot_be_s
 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     monkeypatch.setattr(uploads, "save_voice", save)
-    job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
     said = r"^the server cannot store the voice 'ann': its log says why$"
     with pytest.raises(FaultError, match=said) if fails else nullcontext():
-        uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
+        uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(MagicMock(gone=False))
     stored = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert stored == (set() if fails else {"ann.safetensors", "ann.consent.txt"})
     assert ("the disk is full" in caplog.text) == fails
 
 
-def test_a_new_voice_is_listed_although_its_client_has_left(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    service = Service(ServerSettings(("demo",), add_voices=True))
-    assert "ann" not in service.catalogue.voices("demo")
-    job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
-    uploads.voice_work(service, "demo", "ann", noise(1), 16000, CONSENT)(job)
-    assert "ann" in service.catalogue.voices("demo")
-    service.engine.stop()
+def test_a_new_voice_is_listed_although_its_client_has_left(voices):
+    with service_of("demo", add_voices=True) as service:
+        assert "ann" not in service.catalogue.voices("demo")
+        uploads.voice_work(service, "demo", "ann", noise(1), 16000, CONSENT)(MagicMock(gone=False))
+        assert "ann" in service.catalogue.voices("demo")
 
 
-def test_a_server_answers_while_it_loads_a_model_and_deletes_a_voice(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    (tmp_path / "voices").mkdir()
-    shutil.copy(demo_bundle() / "voices" / "michael.safetensors", tmp_path / "voices" / "ann.safetensors")
-    (tmp_path / "voices" / "ann.consent.txt").write_text(CONSENT)
-    service = Service(ServerSettings(("demo",), add_voices=True, token="secret", hosts=("testserver",)))
-    with TestClient(make_app(service), headers={"Authorization": "Bearer secret"}) as client, ExitStack() as loading:
+def test_a_server_answers_while_it_loads_a_model_and_deletes_a_voice(voices):
+    shutil.copy(demo_bundle() / "voices" / "michael.safetensors", voices / "ann.safetensors")
+    (voices / "ann.consent.txt").write_text(CONSENT)
+    with (
+        service_of("demo", add_voices=True, token="secret", hosts=("testserver",)) as service,
+        TestClient(make_app(service), headers={"Authorization": "Bearer secret"}) as client,
+        ExitStack() as loading,
+    ):
         loading.enter_context(service.models._lock)  # which is held while a model loads
         deleting = threading.Thread(target=client.delete, args=("/v1/audio/voices/ann",), daemon=True)
         deleting.start()
-        wait_until(lambda: not list((tmp_path / "voices").iterdir()))
+        wait_until(lambda: not list(voices.iterdir()))
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(client.get("/health").status_code), daemon=True)
         asking.start()
         asking.join(10)
         loading.close()
         deleting.join()
-    service.engine.stop()
     assert answers == [200]
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -203,7 +203,7 @@ def alone(synthesizer) -> list[np.ndarray]:
     return [synthesizer.speak(text, "random", seed=seed, settings=SETTINGS).audio for seed, text in enumerate(TEXTS)]
 
 
-def test_coroutines_share_a_synthesizer(synthesizer, alone):
+async def test_coroutines_share_a_synthesizer(synthesizer, alone):
     async def streamed(seed: int) -> np.ndarray:
         pieces = synthesizer.stream_async(TEXTS[seed], voice="random", seed=seed, settings=SETTINGS)
         return np.concatenate([piece async for piece in pieces])
@@ -212,42 +212,32 @@ def test_coroutines_share_a_synthesizer(synthesizer, alone):
         speech = await synthesizer.speak_async(TEXTS[seed], voice="random", seed=seed, settings=SETTINGS)
         return speech.audio
 
-    async def everyone() -> list[np.ndarray]:
-        return await asyncio.gather(*(call(seed) for call in (spoken, streamed) for seed in range(len(TEXTS))))
-
-    for audio, expected in zip(asyncio.run(everyone()), [*alone, *alone], strict=True):
+    everyone = await asyncio.gather(*(call(seed) for call in (spoken, streamed) for seed in range(len(TEXTS))))
+    for audio, expected in zip(everyone, [*alone, *alone], strict=True):
         np.testing.assert_allclose(audio, expected, atol=1e-4)
 
 
-def test_the_event_loop_goes_on_and_errors_arrive(synthesizer):
-    async def count_turns() -> int:
-        work = asyncio.ensure_future(synthesizer.speak_async(TEXTS[2], voice="random", seed=1, settings=SETTINGS))
-        turns = 0
-        while not work.done():
-            await asyncio.sleep(0.001)
-            turns += 1
-        with pytest.raises(UserError, match="nothing to say"):
-            await synthesizer.speak_async(" ")
-        return turns
-
-    assert asyncio.run(count_turns()) > 3
+async def test_the_event_loop_goes_on_and_errors_arrive(synthesizer):
+    work = asyncio.ensure_future(synthesizer.speak_async(TEXTS[2], voice="random", seed=1, settings=SETTINGS))
+    turns = 0
+    while not work.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    with pytest.raises(UserError, match="nothing to say"):
+        await synthesizer.speak_async(" ")
+    assert turns > 3
 
 
-def test_a_stream_that_is_left_stops_its_work(synthesizer, monkeypatch):
-    async def hear_one_piece() -> None:
-        async with aclosing(synthesizer.stream_async(TEXTS[2], voice="random", seed=2, settings=SETTINGS)) as pieces:
-            await anext(pieces)
-        calls.clear()
-        await asyncio.sleep(0.1)
-        assert not calls
-        assert synthesizer.turns.idle
-
-    calls: list[float] = []
-    run = synthesizer.backend.run
-    monkeypatch.setattr(
-        synthesizer.backend, "run", lambda *stage, **inputs: (calls.append(time.monotonic()), run(*stage, **inputs))[1]
-    )
-    asyncio.run(hear_one_piece())
+async def test_a_stream_that_is_left_stops_its_work(synthesizer, monkeypatch):
+    run = MagicMock(side_effect=synthesizer.backend.run)
+    monkeypatch.setattr(synthesizer.backend, "run", run)
+    async with aclosing(synthesizer.stream_async(TEXTS[2], voice="random", seed=2, settings=SETTINGS)) as pieces:
+        await anext(pieces)
+    assert run.called
+    run.reset_mock()
+    await asyncio.sleep(0.1)
+    assert not run.called
+    assert synthesizer.turns.idle
 
 
 def test_threads_share_a_synthesizer_on_the_cpu(synthesizer, alone):

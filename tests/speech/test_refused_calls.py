@@ -1,6 +1,5 @@
 """Test that a wrong call of the Python API is refused at once, in a line that says which argument is wrong and why."""
 
-import asyncio
 import pickle
 import re
 from collections.abc import Callable
@@ -186,17 +185,13 @@ def test_both_kinds_of_streams_refuse_a_request_when_they_are_called(
     assert_refused(re.escape(message), demo.stream_async, **arguments)
 
 
-def test_an_asynchronous_stream_still_speaks_and_a_voice_of_files_waits_for_the_first_piece(
+async def test_an_asynchronous_stream_still_speaks_and_a_voice_of_files_waits_for_the_first_piece(
     demo: ane.Speaker, tmp_path: Path
 ) -> None:
     soundfile.write(tmp_path / "a.wav", SOUND, 24000)
 
-    async def samples(**arguments: Any) -> int:
-        return sum([len(piece) async for piece in demo.stream_async(**arguments)])
-
-    assert asyncio.run(samples(text="Hi.", voice=tmp_path, seed=1)) == sum(
-        map(len, demo.stream("Hi.", voice=tmp_path, seed=1))
-    )
+    samples = [len(piece) async for piece in demo.stream_async("Hi.", voice=tmp_path, seed=1)]
+    assert sum(samples) == sum(map(len, demo.stream("Hi.", voice=tmp_path, seed=1)))
 
 
 def test_a_stream_that_is_closed_or_collected_says_so(heart: ane.Speaker) -> None:

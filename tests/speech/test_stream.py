@@ -21,6 +21,7 @@ from ane.speech.words import SpokenWord, delivered_words, interpolate_words, mat
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages
 from tests.refusals import assert_refused
+from tests.server.server_process import wait_until
 
 RATE = 24000
 SOUND = (0.5 * np.sin(np.arange(RATE) / 40)).astype(np.float32)
@@ -244,11 +245,6 @@ TEXT = " ".join(
 )
 
 
-@pytest.fixture(scope="module")
-def one() -> HibariSynthesizer:
-    return ane.load(threads=1)
-
-
 @pytest.fixture
 def two(monkeypatch) -> Iterator[HibariSynthesizer]:
     """A speaker with two threads, which leaves no thread behind."""
@@ -261,13 +257,13 @@ def chunk_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("chunk")]
 
 
-def begun(speaker: HibariSynthesizer, monkeypatch, fails: np.ndarray | None = None) -> list[bytes]:
-    """The list to which the phonemes of each chunk are added as its work begins. Work on those of ``fails`` fails."""
+def begun(speaker: HibariSynthesizer, monkeypatch, fails: np.ndarray | None = None) -> list[str]:
+    """The list to which the thread of each chunk is added as its work begins. Work on the phonemes ``fails`` fails."""
     run, found = speaker.backend.run, []
 
     def noted(stage: str, **inputs: np.ndarray) -> np.ndarray:
         if stage == "text":
-            found.append(inputs["ids"].tobytes())
+            found.append(threading.current_thread().name)
             if fails is not None and np.array_equal(inputs["ids"][0, : len(fails)], fails):
                 raise UserError("no memory")
         return run(stage, **inputs)
@@ -277,12 +273,12 @@ def begun(speaker: HibariSynthesizer, monkeypatch, fails: np.ndarray | None = No
 
 
 @pytest.mark.parametrize("way", ["speak", "stream", "speak_in_chunks"])
-def test_two_threads_change_no_sound_no_fact_and_no_order(one, two, way):
+def test_two_threads_change_no_sound_no_fact_and_no_order(speaker, two, way):
     def spoken(speaker: HibariSynthesizer):
         made = getattr(speaker, way)(TEXT, seed=4)
         return made if way == "speak" else made.collect()
 
-    first, second = spoken(one), spoken(two)
+    first, second = spoken(speaker), spoken(two)
     assert len(first.chunks) >= 4
     np.testing.assert_array_equal(first.audio, second.audio)
     assert (first.words, first.facts, first.chunks) == (second.words, second.facts, second.chunks)
@@ -290,22 +286,16 @@ def test_two_threads_change_no_sound_no_fact_and_no_order(one, two, way):
     assert set(first.seconds_by_phase) == set(second.seconds_by_phase)
 
 
-def test_texts_that_are_spoken_together_keep_their_order(one, two):
+def test_texts_that_are_spoken_together_keep_their_order(speaker, two):
     texts = ["Yes.", TEXT, "No, never."]
     for text, speech in zip(texts, two.speak_all(texts, seed=1), strict=True):
-        np.testing.assert_array_equal(speech.audio, one.speak(text, seed=1).audio)
+        np.testing.assert_array_equal(speech.audio, speaker.speak(text, seed=1).audio)
 
 
 def test_both_threads_work_and_progress_is_told_in_order(two, monkeypatch):
-    run, threads, told = two.backend.run, set(), []
-
-    def noted(stage: str, **inputs: np.ndarray) -> np.ndarray:
-        threads.add(threading.current_thread().name)
-        return run(stage, **inputs)
-
-    monkeypatch.setattr(two.backend, "run", noted)
+    threads, told = begun(two, monkeypatch), []
     speech = two.speak(TEXT, progress=lambda phase, done, total, note: told.append((done, total)))
-    assert len(threads) == 2
+    assert len({*threads}) == 2
     assert told == [(done, len(speech.chunks)) for done in range(1, len(speech.chunks) + 1)]
 
 
@@ -314,9 +304,7 @@ def test_a_slow_reader_finds_one_chunk_made_ahead_and_no_more(two, monkeypatch):
     stream = two.stream(TEXT)
     assert not found, "nothing is made before somebody reads"
     next(stream)
-    deadline = time.monotonic() + 20
-    while len(found) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(found) >= 2)
     time.sleep(0.5)  # time for a third chunk to begin, if one wrongly did
     stream.close()
     assert len(found) == 2
@@ -334,12 +322,12 @@ def test_leaving_early_ends_the_work(two, monkeypatch):
     assert len(found) == made
 
 
-def test_an_error_comes_after_the_sound_before_it(one, two, monkeypatch):
+def test_an_error_comes_after_the_sound_before_it(speaker, two, monkeypatch):
     chunks = two.chunks(two.request(TEXT), SpeechContext())
     begun(two, monkeypatch, fails=chunks[2].ids)
     heard = []
     with pytest.raises(UserError, match="no memory"):
         heard.extend(two.stream(TEXT, seed=2))  # the chunks of audio before the error stay in the list
-    heard, before = np.concatenate(heard), np.concatenate(list(one.stream(TEXT, seed=2)))
+    heard, before = np.concatenate(heard), np.concatenate(list(speaker.stream(TEXT, seed=2)))
     np.testing.assert_array_equal(heard, before[: len(heard)])
-    assert len(heard) >= one.speak(chunks[0].text, seed=2).audio.size
+    assert len(heard) >= speaker.speak(chunks[0].text, seed=2).audio.size
