@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CONTAINER = '<?xml version="1.0"?><container><rootfiles><rootfile full-path="OEBPS/book.opf"/></rootfiles></container>'
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
 XHTML = (
     '<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml" '
     'xmlns:epub="http://www.idpf.org/2007/ops"><head><title>never spoken</title></head><body>{}</body></html>'
@@ -54,6 +55,25 @@ def write_book(
             **files,
         },
     )
+
+
+def write_docx(path, body: str, **more: str):
+    parts = {
+        "[Content_Types].xml": "<Types/>",
+        "word/document.xml": f"<w:document><w:body>{body}</w:body>",
+        "_rels/.rels": f'<Relationships><Relationship Type="{OFFICE}" Target="word/document.xml"/>',
+    }
+    return write_archive(
+        path, parts | {name if "/" in name else f"word/{name}.xml": content for name, content in more.items()}
+    )
+
+
+def paragraph(inside: str, style: str = "") -> str:
+    return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr>{inside}</w:p>'
+
+
+def run(text: str) -> str:
+    return f"<w:r><w:t>{text}</w:t></w:r>"
 
 
 Line = tuple[float, float, float, str]  # left, distance from the lower edge, size of letters (all in points), text

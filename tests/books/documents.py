@@ -6,9 +6,11 @@ A line is one of:
     # TITLE                  A case begins. A line that begins with ## is a comment.
     file: NAME CONTENT       The document is this file. Escapes stand for characters, as in tests/tables.py.
     page: NAME BODY          The document is an EPUB with this page and the other ones.
+    word: STYLE | TEXT       The document is one of Word with this paragraph and the other ones. TEXT may be their XML.
+    part: NAME XML           That document also has this part.
     member: NAME CONTENT     The archive of the EPUB also holds this file.
     contents: PLACE=TITLE; …   The EPUB has this table of contents. The case runs with each of its two forms.
-    spine: XML               also guide: XML and more_items: XML, for the package document
+    spine: XML               also guide:, metadata: and more_items: XML, for the package document
     keep: RULES              These rules leave nothing out.
     = TITLE | TEXT           A chapter. Those of a case are all that the document has.
     - KIND | TITLE | WORDS   A part that is left out. Those of a case are all that are named.
@@ -22,7 +24,7 @@ import re
 from pathlib import Path
 
 from ane.books.document import Document
-from tests.books.book_files import write_book
+from tests.books.book_files import paragraph, run, write_book, write_docx
 from tests.tables import unescaped
 
 NAV = '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
@@ -47,7 +49,12 @@ class DocumentCase(dict[str, list[str]]):
         for name, content in self.pairs("file:"):
             (folder / name).write_text(content, encoding="utf-8")
             return folder / name
-        options = {word: self.text(f"{word}:") for word in ("spine", "guide") if f"{word}:" in self}
+        if "word:" in self:
+            body = "".join(
+                text if text[0] == "<" else paragraph(run(text), style) for style, text in self.cells("word:")
+            )
+            return write_docx(folder / "a.docx", body, **dict(self.pairs("part:")))
+        options = {word: self.text(f"{word}:") for word in ("spine", "guide", "metadata") if f"{word}:" in self}
         files, listed = dict(self.pairs("member:")), dict(entry.split("=", 1) for entry in self.listed)
         write = write_listed if listed else write_book
         more = {"listed": listed, "ncx": ncx} if listed else {"more_items": self.text("more_items:"), "files": files}

@@ -6,9 +6,8 @@ import pytest
 
 from ane.books.reading import read_document
 from ane.cli import main
-from tests.books.book_files import write_book, write_pdf
+from tests.books.book_files import run, write_book, write_docx, write_pdf
 from tests.books.documents import chapters, named, write_listed
-from tests.books.test_office_files import paragraph, run, write_docx
 from tests.tables import rows
 
 PARTS = {
@@ -54,73 +53,6 @@ def test_the_list_names_the_first_five_footnotes(tmp_path, capsys):
     assert "left out, footnote: 4 Remark 4. (3 words)\n" in printed
     assert "Remark 5" not in printed
     assert "left out: 2 more footnotes, which --keep footnotes reads aloud\n" in printed
-
-
-TITLE_STYLES = (
-    '<w:styles><w:style w:styleId="T"><w:name w:val="Title"/></w:style>'
-    '<w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>'
-)
-
-
-@pytest.mark.parametrize(
-    ("page", "kept"),
-    [
-        (["The Turtle", "A. Writer"], []),
-        (["The Turtle", "A novel", "by Somebody Else", "Pond Press", "1899"], []),
-        (["The Turtle", "A. Writer", "For my mother"], ["For my mother"]),
-        (["The Turtle"], ["The Turtle"]),  # a narrator speaks a title alone
-        (["The Turtle", "It was late.", "A. Writer"], ["The Turtle", "It was late.", "A. Writer"]),
-        (["A. Writer", "It was late."], ["A. Writer", "It was late."]),
-    ],
-)
-def test_a_title_page_without_markup_has_the_title_and_an_author(tmp_path, page, kept):
-    one = "<h1>One</h1><p>It rained.</p>"
-    files = {"cover.xhtml": f"<body><p>{'</p><p>'.join(page)}</p></body>", "one.xhtml": one}
-    body = paragraph(run(page[0]), "T") + "".join(map(paragraph, map(run, page[1:])))
-    read = [
-        read_document(write_book(tmp_path / "a.epub", files)),
-        read_document(
-            write_book(
-                tmp_path / "b.epub",
-                {"a.xhtml": f"<h1>{page[0]}</h1>" + "".join(f"<p>{line}</p>" for line in page[1:]) + one},
-            )
-        ),
-    ]
-    if page[0] == "The Turtle":
-        text = body + paragraph(run("One"), "H") + paragraph(run("It rained."))
-        facts = {"docProps/core.xml": "<dc:creator>A. Writer</dc:creator>"}
-        read.append(read_document(write_docx(tmp_path / "a.docx", text, styles=TITLE_STYLES, **facts)))
-        assert read[-1].title == "The Turtle"
-    for document in read:
-        texts = [block.text for chapter in document.chapters for block in chapter.blocks]
-        assert texts == [*kept, "One", "It rained."]
-        assert document.omitted.get("front-matter", 0) == (page != kept)
-    assert len(read_document(tmp_path / "a.epub", ["front-matter"]).chapters) >= len(read[0].chapters)
-
-
-HARBOUR = (
-    "<dc:publisher>Gull &amp; Daughters</dc:publisher>"
-    '<meta property="belongs-to-collection" id="c">The Harbour Cycle</meta><meta refines="#c" '
-    'property="group-position">2</meta>'
-)
-
-
-@pytest.mark.parametrize(
-    ("page", "kept"),
-    [
-        ("<p>The Turtle</p><p>A novel</p><p>A. Writer</p><p>Gull & Sons</p><p>London · New York</p>", []),
-        ("<h1>The Turtle</h1><h2>A Novel</h2><h3>A. Writer</h3><p>Gull & Daughters</p><p>London</p>", []),
-        ("<h1>The Turtle</h1><p>Book Two of the Harbour Cycle</p><p>by A. Writer</p><p>London</p><p>1899</p>", []),
-        ("<h1>The Turtle</h1><p>A. Writer</p><p>The Harbour Cycle, 2</p><p>To my Mother</p>", ["To my Mother"]),
-        ("<h1>The Turtle</h1><p>A. Writer</p><p>London</p><p>It was late.</p>", ["London", "It was late."]),
-        ("<h1>The Turtle</h1><p>A. Writer</p><p>Gull & Sons</p><p>It was late.</p>", ["It was late."]),
-    ],
-)
-def test_publisher_series_and_city_belong_to_a_title_page(tmp_path, page, kept):
-    files = {"a.xhtml": page.replace("&", "&amp;"), "one.xhtml": "<h1>One</h1><p>It rained.</p>"}
-    document = read_document(write_book(tmp_path / "a.epub", files, metadata=HARBOUR))
-    texts = [block.text for chapter in document.chapters for block in chapter.blocks]
-    assert texts == [*kept, "One", "It rained."]
 
 
 def test_front_matter_without_text_is_named_by_its_file(tmp_path, succeed):

@@ -12,9 +12,8 @@ from ane.books.document import Document
 from ane.books.reading import read_document
 from ane.text.blocks import SCENE_BREAK
 from ane.text.omissions import omitted_text
-from tests.books.book_files import write_pdf
+from tests.books.book_files import write_docx, write_pdf
 from tests.books.documents import write_listed
-from tests.books.test_office_files import write_docx
 
 
 class NovelPart(NamedTuple):

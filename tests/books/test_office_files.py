@@ -13,30 +13,10 @@ from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.text.omissions import active_omissions
-from tests.books.book_files import write_archive, write_pdf
+from tests.books.book_files import OFFICE, paragraph, run, write_archive, write_docx, write_pdf
 
-OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
 BODY = 11
 ENCRYPTION = f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O ({'o' * 32}) /U ({'u' * 32}) >> /ID [(a) (a)] "
-
-
-def write_docx(path, body: str, **more: str):
-    parts = {
-        "[Content_Types].xml": "<Types/>",
-        "word/document.xml": f"<w:document><w:body>{body}</w:body>",
-        "_rels/.rels": f'<Relationships><Relationship Type="{OFFICE}" Target="word/document.xml"/>',
-    }
-    return write_archive(
-        path, parts | {name if "/" in name else f"word/{name}.xml": content for name, content in more.items()}
-    )
-
-
-def paragraph(inside: str, style: str = "") -> str:
-    return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr>{inside}</w:p>'
-
-
-def run(text: str) -> str:
-    return f"<w:r><w:t>{text}</w:t></w:r>"
 
 
 def kinds(document) -> list[tuple[str, str, int]]:
@@ -67,49 +47,6 @@ def test_a_document_of_word_has_chapters_lists_quotations_and_facts(tmp_path):
         (QUOTATION, "To be.", 0),
     ]
     assert (kinds(document)[-1], document.omitted, document.tables) == ((PARAGRAPH, "in a table", 0), {}, 1)
-
-
-def test_styles_of_another_language_are_known_by_their_names_and_bases(tmp_path):
-    styles = (
-        '<w:styles><w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>'
-        '<w:style w:styleId="Mein"><w:name w:val="Mein"/><w:basedOn w:val="berschrift1"/></w:style>'
-        '<w:style w:styleId="a"><w:basedOn w:val="b"/></w:style><w:style w:styleId="b"><w:basedOn w:val="a"/>'
-        "</w:style></w:styles>"
-    )
-    path = write_docx(tmp_path / "a.docx", paragraph(run("Eins"), "Mein") + paragraph(run("Text."), "a"), styles=styles)
-    assert kinds(read_document(path)) == [(HEADING, "Eins", 2), (PARAGRAPH, "Text.", 0)]
-
-
-def test_notes_pictures_formulas_and_deleted_text_of_word_are_left_out_and_counted(tmp_path):
-    body = paragraph(
-        run("Seen") + '<w:r><w:footnoteReference w:id="2"/></w:r>'
-        "<w:r><w:drawing><w:p><w:r><w:t>in a picture</w:t></w:r></w:p></w:drawing></w:r>"
-        "<m:oMath><m:t>x</m:t></m:oMath><w:del><w:delText>gone</w:delText></w:del>"
-        "<w:r><w:instrText>PAGE</w:instrText><w:br/></w:r>" + run("again.")
-    )
-    path = write_docx(
-        tmp_path / "a.docx",
-        body,
-        footnotes='<w:footnotes><w:footnote w:id="2"><w:p><w:r><w:t>A note.'
-        "</w:t></w:r></w:p></w:footnote></w:footnotes>",
-    )
-    document = read_document(path)
-    assert kinds(document) == [(PARAGRAPH, "Seen\nagain.", 0)]
-    assert document.omitted == {"footnotes": 1, "images": 1, "formulas": 1}
-    assert kinds(read_document(path, ["footnotes"]))[1] == (PARAGRAPH, "A note.", 0)
-
-
-def test_a_table_of_contents_of_word_is_left_out_and_titles_are_known_by_their_level(tmp_path):
-    styles = '<w:styles><w:style w:styleId="V1"><w:name w:val="toc 1"/></w:style></w:styles>'
-    title, text = ('<w:p><w:pPr><w:outlineLvl w:val="{}"/></w:pPr>' + run("{}") + "</w:p>" for _ in range(2))
-    body = paragraph(run("One 7"), "V1") + title.format(0, "One") + text.format(9, "It was late.")
-    facts = "<cp:coreProperties><dc:title>A\nTitle</dc:title> <dc:creator>A. Writer</dc:creator>"
-    path = write_docx(tmp_path / "a.docx", body, styles=styles, **{"docProps/core.xml": facts})
-    document = read_document(path)
-    assert (document.title, document.author) == ("A Title", "A. Writer")
-    assert kinds(document) == [(HEADING, "One", 2), (PARAGRAPH, "It was late.", 0)]
-    assert document.omitted == {"front-matter": 1}
-    assert kinds(read_document(path, ["navigation"]))[0] == (PARAGRAPH, "One 7", 0)
 
 
 def test_properties_of_word_may_be_empty_or_too_long(tmp_path):

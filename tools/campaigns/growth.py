@@ -28,8 +28,7 @@ from ane.text.blocks import HEADING, PARAGRAPH, TextBlock
 from ane.text.cast import Cast
 from ane.text.markdown import MarkdownFeed
 from ane.text.passages import read_pauses
-from tests.books.book_files import write_book, write_pdf
-from tests.books.test_office_files import paragraph, run, write_docx
+from tests.books.book_files import paragraph, run, write_book, write_docx, write_pdf
 
 MOST = 3.0  # maximum ratio of times for a doubled length: 2, with room for noise from other programs
 SECONDS = 60.0
