@@ -9,11 +9,6 @@ from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
 from ane.models.whisper.transcription import Transcriber
 
 
-def test_a_checkpoint_is_imported_first(complain, whisper_file, recordings):
-    for model in (whisper_file, whisper_file.parent):
-        assert f"`ane import {model} -o NAME`" in complain("transcribe", recordings, "--model", model)
-
-
 def test_a_converted_bundle_writes_down_what_the_bundle_does_and_is_verified(succeed, complain, whisper, recordings):
     """Of few functions, since each takes a second to build and compare."""
     few = ["--precision", "fp32", "--lanes", "1", "--cache", "io", "--buckets", "prefill=16"]
