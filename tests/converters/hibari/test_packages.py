@@ -18,7 +18,7 @@ from tests.arrays import assert_equal
 from tests.conversions import converted
 from tests.shallow import shallow
 
-BUCKETS = {"text": (48,), "prosody": (160,), "spectra": (96,)}
+BUCKETS = {"text": (64,), "prosody": (160,), "spectra": (96,)}
 TEXT = "Hello there. How are you?"
 FP16_MEL_DB = 36  # required dB of logarithmic mels. Rounding every operation still gives 42
 
