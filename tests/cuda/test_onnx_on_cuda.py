@@ -1,5 +1,6 @@
 """Test that CUDA and TensorRT of ONNX Runtime give torch's results on the CPU. This needs an NVIDIA GPU."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,7 @@ from ane.backends.onnx.providers import DEVICES
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.package_records import PackageFolder
-from ane.bundles.writing import write_bundle
 from ane.cli import main
-from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import TortoiseSettings
@@ -22,7 +21,9 @@ from converters.conversion import convert
 from converters.function_table import ONNX_THRESHOLDS
 from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
 from converters.proof.parity import mean_snr_db
-from tests.fastspeech_files import write_fastspeech, write_hifigan
+from tests.arrays import noise
+from tests.backends import decoder_steps
+from tests.fastspeech_files import fastspeech_bundle
 from tests.refusals import assert_refused, refusal_of
 
 VOCODER_SNR = 60  # required dB. ONNX Runtime's default TF32 would reach about 44
@@ -56,8 +57,7 @@ def load_precision(bundle, onnx_packages, reference):
     return load
 
 
-def columns(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, 32), dtype=np.float32)
+columns = partial(decoder_steps.columns, width=32)
 
 
 @on_cuda
@@ -99,10 +99,6 @@ def test_two_decoders_in_turn_on_cuda_have_their_own_caches(bundle, reference):
     for turn in range(3):
         expected, actual = (one.step(columns(turn, 2, 1), np.full(2, turn)) for one in third)
         assert mean_snr_db([*expected], [*actual]) >= 90, turn
-
-
-def noise(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 IDS = np.random.default_rng(0).integers(0, 200, (2, 40))
@@ -244,10 +240,8 @@ def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
     """A batch of two texts of different lengths, through both sides and the vocoder."""
     request.getfixturevalue(f"onnx_on_{name}")
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    checkpoint, generator = write_fastspeech(tmp_path / "checkpoint.pt"), write_hifigan(tmp_path / "generator.pth")
-    imported = write_bundle(import_fastspeech(checkpoint, vocoder=generator), tmp_path / "imported", name="small")
-    convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
-    bundle, texts = Bundle(tmp_path / "bundle"), ["Hello there, how do you do?", "Yes."]
+    bundle = convert(fastspeech_bundle(tmp_path), tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
+    texts = ["Hello there, how do you do?", "Yes."]
     expected, actual = (
         list(FastSpeechSynthesizer(bundle, load_backend(backend, bundle, "fp32")).speak_all(texts))
         for backend in ("torch:cpu", f"onnx:{name}")
@@ -258,10 +252,7 @@ def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
 @on_tensorrt
 def test_fastspeech_on_engines_of_ranges_in_fp16_that_are_built_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    imported = write_bundle(
-        import_fastspeech(write_fastspeech(tmp_path / "checkpoint.pt")), tmp_path / "imported", name="small"
-    )
-    bundle = convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
+    bundle = convert(fastspeech_bundle(tmp_path), tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
     ranges = {
         "engine_symbols": (16, 40),
         "engine_frames": (64, 160),

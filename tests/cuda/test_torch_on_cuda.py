@@ -26,6 +26,7 @@ from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from ane.models.tortoise.settings import TortoiseSettings
 from ane.models.tortoise.synthesizer import TortoiseSpeaker
 from converters.proof.parity import mean_snr_db
+from tests.backends.decoder_steps import columns
 from tests.decoding import ChunkPrompt, decode
 from tests.random_model import random_model
 
@@ -80,10 +81,6 @@ def random_inputs(stage: str, model: Bundle) -> dict[str, np.ndarray]:
 def assert_near(expected: np.ndarray, actual: np.ndarray, share: float) -> None:
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=share * np.abs(expected).max())
-
-
-def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, width), dtype=np.float32)
 
 
 def decode_schedule(decoder, turns: int = 30) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Provide packages whose graphs are converted when a test needs them, and a runtime that interprets the graphs."""
 
 import importlib.util
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +83,3 @@ def reference_network(network: str, model: Any = None) -> nn.Module:
     module = skeleton(NETWORKS[network], model.config(network))
     module.load_state_dict({key: tensor.float() for key, tensor in model.tensors(network).items()}, assign=True)
     return module.eval().requires_grad_(False)
-
-
-def assert_fits_the_engine(
-    path: Path, dtypes: Collection[str] = ("fp16",), rank: int | None = 4, but: Collection[str] = ()
-) -> None:
-    """A package's function takes and returns these types, has values of this rank alone (None: of up to 4), and no
-    operation that leaves the engine, ``but`` these."""
-    function = Package(path).function("main")
-    assert {type.dtype for type in (*function.inputs.values(), *function.outputs.values())} <= set(dtypes)
-    ranks = {len(type.shape) for op in function.ops for type in op.outputs.values()}
-    assert ranks == {rank} if rank else max(ranks) <= 4
-    assert not [
-        op.type
-        for op in function.ops
-        if op.type not in but and op.type.startswith(("gather", "scatter", "transpose", "cast", "tile", "select"))
-    ]

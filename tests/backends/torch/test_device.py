@@ -7,7 +7,6 @@ import threading
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,6 +16,7 @@ from ane.backends.torch.backend import TorchBackend, choose_precision
 from ane.backends.torch.device import ConvolutionPrecision, choose_device, return_freed_memory, torch_memory_errors
 from ane.cli import main
 from ane.system.errors import UserError
+from tests.arrays import noise
 from tests.random_model import random_model
 from tests.refusals import assert_refused
 
@@ -191,10 +191,9 @@ print(returned, pass_through_layers())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc: run it on Linux")
-def test_memory_that_a_layer_freed_is_there_for_the_next_one():
+def test_memory_that_a_layer_freed_is_there_for_the_next_one(python):
     """Without page faults, in each of which the system clears a page; by itself glibc has 10,000 for every 40 MB."""
-    run = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
-    returned, kept = map(int, run.stdout.split())
+    returned, kept = map(int, subprocess.check_output([python, "-c", PAGE_FAULTS]).split())
     assert kept < 10_000 <= returned
 
 
@@ -242,10 +241,6 @@ def setting():
 @pytest.fixture(scope="module")
 def backend(golden_model) -> TorchBackend:
     return TorchBackend(golden_model, "cpu", "fp32", keep=True)
-
-
-def noise(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def precisions_inside(backend: TorchBackend, network: str) -> list[str]:
