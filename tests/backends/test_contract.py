@@ -137,7 +137,7 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
 
 
 @EVERY_ENGINE
-@settings(deadline=None, max_examples=settings.default.max_examples // 2)
+@settings(deadline=None, max_examples=settings.default.max_examples // 3)
 @given(schedule=schedules(12))
 def test_any_schedule_gives_what_torch_gives(make, engine, schedule):
     plain = make("torch")

@@ -148,7 +148,7 @@ def test_sound_of_the_second_kind_of_blocks_is_near_in_half_precision(cases, ari
 
 
 @every_network
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(length=st.integers(1, 100))
 def test_stretches_of_any_length_join_to_the_whole(cases, name, length):
     inputs = cases[name].inputs(length)

@@ -24,7 +24,7 @@ from tests.imported import imported
 from tests.models.whisper.random_whisper import write_hugging_face
 from tests.small_bundle import write_small_bundle
 
-PREFIX, CODES = 9, 12
+PREFIX, CODES = 9, 6
 CACHES = pytest.mark.parametrize("cache", ["io", "state"])
 
 

@@ -267,7 +267,7 @@ def test_a_first_load_is_announced_with_the_chip_and_tried_once(mac, package, no
 @pytest.mark.parametrize(
     ("call", "how", "limit", "reason"),
     [
-        ("load", "hang", 3.0, "it did not finish within 0.05 minutes"),
+        ("load", "hang", 1.8, "it did not finish within 0.03 minutes"),
         ("predict", "kill", 60.0, "it ended the process (signal 9, perhaps for lack of memory)"),
     ],
 )
@@ -307,8 +307,8 @@ def test_a_lack_of_memory_is_not_remembered(mac, package):
 def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, forked_trials, package):
     unguarded_mac.order(Order("compile", "hang"))
     for _ in range(2):
-        with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.05 minutes") as caught:
-            runtime_with_trial(limit=3.0).load(package, "main", "ALL")
+        with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.03 minutes") as caught:
+            runtime_with_trial(limit=1.8).load(package, "main", "ALL")
         assert caught.value.on_all_units
     assert unguarded_mac.count("compile") == 1
     [entry] = CompiledCache().entries()

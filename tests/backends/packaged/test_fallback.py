@@ -242,10 +242,8 @@ def test_functions_that_the_neural_engine_refuses_run_on_the_gpu(mac, bundle, ex
 @pytest.mark.parametrize(
     ("function", "how", "instead"),
     [
-        ("prefill_64", "off", "prefill_64 on CPU_AND_GPU"),
         ("step_2_128", "stale", "step_2_128 on CPU_AND_GPU"),
         ("denoise_2_64", "nan", "denoise_2_64 on CPU_AND_GPU"),
-        ("condition_16", "off", "condition_16 on CPU_AND_GPU"),
         ("univnet_14_17", "off", "univnet_14_17 on CPU_ONLY"),
     ],
 )
@@ -297,12 +295,12 @@ def test_when_core_ml_refuses_everything_torch_speaks_all_of_it(mac, bundle, exp
     np.testing.assert_allclose(audio, expected, atol=1e-4)
 
 
-def test_a_compilation_that_kills_its_process_is_left_to_torch(unguarded_mac, bundle, expected):
+def test_a_compilation_that_kills_its_process_is_left_to_torch(unguarded_mac, two_buckets, expected):
     """In a real child process; of one that does not end, tests/backends/coreml."""
-    unguarded_mac.order(Order("compile", "kill", "diffusion-fp32.mlpackage"))
-    audio, notices, _ = speak(bundle)
+    unguarded_mac.order(Order("compile", "kill", "autoregressive-fp32.mlpackage"))
+    audio, notices, _ = speak(two_buckets.path)
     assert "it ended the process (signal 9, perhaps for lack of memory)" in notices[0]
-    assert [line.rpartition(". ")[2] for line in notices] == ["Running diffusion on torch instead."]
+    assert [line.rpartition(". ")[2] for line in notices] == ["Running autoregressive on torch instead."]
     assert snr_db(expected, audio) > SAME_DB
 
 
