@@ -155,9 +155,7 @@ def test_attention_is_exact_with_mkls_kernels_for_avx2():
 
 @pytest.mark.parametrize("kernels", ["own", "torch's"])
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "fp16", "int8"])
-@pytest.mark.parametrize(
-    ("channels", "outputs"), [(64, 256), (256, 64), (768, 192), (1024, 96), (2048, 1024), (4096, 1024)]
-)
+@pytest.mark.parametrize(("channels", "outputs"), [(64, 256), (768, 192), (1024, 96), (4096, 256)])
 def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_threads(
     kernels, weights, channels, outputs, monkeypatch
 ):
