@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import MagicMock
 
 import miniaudio
 import numpy as np
@@ -118,10 +119,7 @@ def test_a_device_that_fails_after_the_last_piece_or_cannot_be_started_is_report
         play(tone(0.1))
     assert not device.open
 
-    def start(callback) -> None:
-        raise OSError("in use")
-
-    monkeypatch.setattr(device, "start", start)
+    monkeypatch.setattr(device, "start", MagicMock(side_effect=OSError("in use")))
     with pytest.raises(PlayerError, match=r"cannot be started \(in use\)"), playing(RATE) as play:
         play(tone(0.1))
     assert not device.open

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -75,11 +76,11 @@ def test_a_sound_file_of_no_samples_is_refused(tmp_path, suffix):
 
 
 def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypatch):
-    def deny(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
     write(tmp_path / "secret.wav", tone(), RATE)
-    monkeypatch.setattr(Path, "open", deny)  # removing the permission would not stop a superuser
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(
+        Path, "open", MagicMock(side_effect=denied)
+    )  # removing the permission would not stop a superuser
     assert "Permission denied" in refusal(tmp_path / "secret.wav")
 
 

@@ -100,9 +100,7 @@ def test_a_body_that_is_no_json_object_is_named(server, body, kind, message):
     assert (status, error_of(answer)["message"], error_of(answer)["param"]) == (400, message, None)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000, b"x" * 3_000_000]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000, b"x" * 3_000_000])
 def test_malformed_and_huge_bodies_are_refused(server, body):
     try:
         status, _ = answer = post(server, body=body)
@@ -160,10 +158,11 @@ def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
 
 
 def test_requests_of_clients_that_leave_or_do_not_read_end(server):
+    """A minute of sound fits into the buffers that Linux gives a connection, so the server would compute all of it."""
     files = server.status()["files"]
-    connections = [begin(server, LONGEST) for _ in range(4)]
+    connections = [*(begin(server, LONGEST) for _ in range(3)), begin(server, LONG, form="pcm")]
     wait_until(lambda: active(server) == 4)
-    for connection in connections[::2]:
+    for connection in connections[:2]:
         connection.close()
     wait_until(lambda: active(server) == 0)  # the others take no sound, so --idle closes them
     outcomes = [record["outcome"] for record in server.log() if record["message"] == "request"]
@@ -172,14 +171,6 @@ def test_requests_of_clients_that_leave_or_do_not_read_end(server):
     for connection in connections:
         connection.close()
     wait_until(lambda: server.status()["files"] <= files + 1)
-
-
-def test_the_system_takes_little_sound_for_a_client_that_does_not_read(server):
-    """A minute of sound fits into the buffers that Linux gives a connection, so the server would compute all of it."""
-    with begin(server, LONG, form="pcm"):
-        wait_until(lambda: active(server) == 1)
-        wait_until(lambda: active(server) == 0)
-    assert [record["outcome"] for record in server.log() if record["message"] == "request"][-1] == "client gone"
 
 
 def test_connections_that_send_no_complete_request_are_closed(server):

@@ -181,12 +181,6 @@ def test_times_are_counted_from_the_first_clause():
     assert stream.elapsed > 0
 
 
-def test_facts_are_those_of_all_texts():
-    stream = SpellingSpeaker().feed(["The turtle came first, and the ", "rabbit."])
-    list(stream)
-    assert stream.facts["codes"] == 30
-
-
 TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped.", "Two?"]
 SETTINGS = TortoiseSettings(1, None, split=(20, 40))
 SETTINGS = replace(SETTINGS, sampling=replace(SETTINGS.sampling, max_codes=10))
