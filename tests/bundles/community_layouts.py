@@ -8,7 +8,6 @@ repeats their steps in the same order.
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ GPT, DIFFUSION, CLVP, UNIVNET, HIFIGAN = (
     "vocoder.pth",
     "hifidecoder.pth",
 )
+TOKENIZER = packaged_file("tokenizer.json")
 HEADS = 4  # attention heads of the decoder in the golden set
 
 
@@ -45,14 +45,28 @@ class CommunityFile:
     based: bool = True
 
 
-def alone(name: str, content: Callable[[dict], Any] = dict, file: str = GPT) -> CommunityFile:
+def write_files(folder: Path, contents: dict[str, Any]) -> Path:
+    """Write each content in the form that the suffix of its name states."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".json":
+            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        elif path.suffix == ".safetensors":
+            save_file({key: tensor.clone() for key, tensor in content.items()}, path)
+        else:
+            torch.save(content, path)
+    return folder
+
+
+def together(contents: Callable[[Files], dict[str, Any]], **options: Any) -> CommunityFile:
+    """A folder with several files."""
+    return CommunityFile(lambda folder, files: write_files(folder, contents(files)), **options)
+
+
+def alone(name: str, content: Callable[[dict], Any] = dict, file: str = GPT, **options: Any) -> CommunityFile:
     """One network's file under another name."""
-
-    def write(folder: Path, files: Files) -> Path:
-        torch.save(content(files[file]), folder / name)
-        return folder / name
-
-    return CommunityFile(write)
+    return CommunityFile(lambda folder, files: write_files(folder, {name: content(files[file])}) / name, **options)
 
 
 def in_parallel(entries: dict) -> dict:
@@ -66,47 +80,6 @@ def with_more_tokens(files: Files) -> Files:
         for key in ("text_embedding.weight", "text_head.weight", "text_head.bias")
     }
     return {**files, GPT: {**files[GPT], **grown}}
-
-
-def write_training_folder(folder: Path, files: Files) -> Path:
-    (folder / "models").mkdir()
-    (folder / "training_state").mkdir()
-    torch.save(files[GPT], folder / "models" / "8301_gpt.pth")
-    torch.save({"epoch": 7, "optimizers": [{"state": {}}]}, folder / "training_state" / "8301.state")
-    return folder
-
-
-def write_safetensors(folder: Path, files: Files) -> Path:
-    save_file({key: tensor.clone() for key, tensor in files[GPT].items()}, folder / "gpt.safetensors")
-    return folder / "gpt.safetensors"
-
-
-def write_prefixed_safetensors(folder: Path, files: Files) -> Path:
-    save_file({f"autoregressive.{key}": value.clone() for key, value in files[GPT].items()}, folder / "p.safetensors")
-    return folder / "p.safetensors"
-
-
-def write_all(folder: Path, files: Files) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, entries in files.items():
-        torch.save(entries, folder / name)
-    return folder
-
-
-def write_coqui_folder(folder: Path, files: Files) -> Path:
-    (folder / "config.json").write_text(json.dumps({"model": "tortoise", "model_args": {"autoregressive_layers": 30}}))
-    return write_all(folder, files)
-
-
-def write_hidden(folder: Path, files: Files) -> Path:
-    write_all(folder / "models", files)
-    return folder
-
-
-def write_with_tokenizer(folder: Path, files: Files) -> Path:
-    shutil.copy(packaged_file("tokenizer.json"), folder / "tokenizer.json")
-    torch.save(files[GPT], folder / "tuned_gpt.pth")
-    return folder
 
 
 def clvp_of_transformers(files: Files) -> dict[str, torch.Tensor]:
@@ -191,26 +164,12 @@ def univnet_of_transformers(wrapped: dict) -> dict[str, torch.Tensor]:
     return entries
 
 
-def write_clvp_folder(folder: Path, files: Files) -> Path:
-    save_file(clvp_of_transformers(files), folder / "model.safetensors")
-    (folder / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "clvp",
-                "architectures": ["ClvpModelForConditionalGeneration"],
-                "decoder_config": {"num_hidden_layers": 30},
-            }
-        )
-    )
-    return folder
-
-
-def write_univnet_folder(folder: Path, files: Files) -> Path:
-    torch.save(univnet_of_transformers(files[UNIVNET]), folder / "pytorch_model.bin")
-    (folder / "config.json").write_text(json.dumps({"model_type": "univnet"}))
-    return folder
-
-
+COQUI = {"model": "tortoise", "model_args": {"autoregressive_layers": 30}}
+CLVP_CONFIG = {
+    "model_type": "clvp",
+    "architectures": ["ClvpModelForConditionalGeneration"],
+    "decoder_config": {"num_hidden_layers": 30},
+}
 LAYOUTS = {
     "a fine-tuned decoder": alone("8301_gpt_ema.pth"),
     "of old transformers": alone(
@@ -229,7 +188,9 @@ LAYOUTS = {
     "of Lightning, as a module": alone(
         "module.ckpt", lambda entries: {"state_dict": {f"model.gpt.{key}": entries[key] for key in entries}}
     ),
-    "with any prefix, in safetensors": CommunityFile(write_prefixed_safetensors),
+    "with any prefix, in safetensors": alone(
+        "p.safetensors", lambda entries: {f"autoregressive.{key}": value for key, value in entries.items()}
+    ),
     "averaged, next to the last weights": alone(
         "both_ema.pth",
         lambda entries: {"model": {key: 0 * entries[key] for key in entries}, "ema": in_parallel(entries), "step": 9},
@@ -255,13 +216,30 @@ LAYOUTS = {
         },
     ),
     "of PEFT, merged": alone("merged.pth", lambda entries: {f"base_model.model.{k}": v for k, v in entries.items()}),
-    "a folder of training": CommunityFile(write_training_folder),
-    "safetensors": CommunityFile(write_safetensors),
-    "a larger vocabulary with its tokenizer": CommunityFile(write_with_tokenizer, with_more_tokens),
-    "files in models/": CommunityFile(write_hidden, based=False),
-    "coqui's folder": CommunityFile(write_coqui_folder, based=False),
-    "transformers' CLVP": CommunityFile(write_clvp_folder),
-    "transformers' UnivNet": CommunityFile(write_univnet_folder),
+    "a folder of training": together(
+        lambda files: {
+            "models/8301_gpt.pth": files[GPT],
+            "training_state/8301.state": {"epoch": 7, "optimizers": [{"state": {}}]},
+        }
+    ),
+    "safetensors": alone("gpt.safetensors"),
+    "a larger vocabulary with its tokenizer": together(
+        lambda files: {"tokenizer.json": TOKENIZER.read_text(encoding="utf-8"), "tuned_gpt.pth": files[GPT]},
+        change=with_more_tokens,
+    ),
+    "files in models/": together(
+        lambda files: {f"models/{name}": entries for name, entries in files.items()}, based=False
+    ),
+    "coqui's folder": together(lambda files: {"config.json": COQUI, **files}, based=False),
+    "transformers' CLVP": together(
+        lambda files: {"model.safetensors": clvp_of_transformers(files), "config.json": CLVP_CONFIG}
+    ),
+    "transformers' UnivNet": together(
+        lambda files: {
+            "pytorch_model.bin": univnet_of_transformers(files[UNIVNET]),
+            "config.json": {"model_type": "univnet"},
+        }
+    ),
     "a diffusion decoder": alone("rlg_diffusion_gpt.pth", file=DIFFUSION),
     "CLVP": alone("clvp_tuned.pth", file=CLVP),
     "HiFi-GAN": alone("hifigan_finetuned.pth", file=HIFIGAN),

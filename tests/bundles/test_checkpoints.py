@@ -25,7 +25,7 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.settings import TortoiseSettings
 from ane.text import NORMALISERS
 from ane.voices.voice import Voice, save_voice
-from tests.bundles.community_layouts import GPT, HIFIGAN, LAYOUTS, Files, write_all
+from tests.bundles.community_layouts import GPT, HIFIGAN, LAYOUTS, Files, write_files
 from tests.edits import edit_checkpoint, edit_json
 from tests.imported import contents_of, imported
 from tests.random_model import CONFIGS
@@ -223,7 +223,7 @@ def test_a_file_of_the_community_has_the_weights_of_the_official_files(name, fil
     source = layout.write(tmp_path / "theirs", changed)
     tuned = contents_of(source, base=base) if layout.based else contents_of(source, config=sizes)
     if layout.change:
-        expected = contents_of(write_all(tmp_path / "official", changed), config=sizes)
+        expected = contents_of(write_files(tmp_path / "official", changed), config=sizes)
     assert_same_weights(tuned, expected)
     assert tuned.tokenizer == expected.tokenizer
 

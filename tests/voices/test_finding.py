@@ -131,11 +131,11 @@ def test_a_name_that_cannot_be_found_later_is_refused(name):
     assert_refused(r"^'.*' cannot name a voice: ", check_voice_name, name)
 
 
-@pytest.mark.parametrize("name", ["pat", "Zoë", "two words", "v1.5", "random2", "老師"])
-def test_other_names_are_accepted(folder, name):
-    check_voice_name(name)
-    touch(folder / f"{name}.safetensors")
-    assert find_voice(name, [folder]).name == name
+def test_other_names_are_accepted(folder):
+    for name in ("pat", "Zoë", "two words", "v1.5", "random2", "老師"):
+        check_voice_name(name)
+        touch(folder / f"{name}.safetensors")
+        assert find_voice(name, [folder]).name == name
 
 
 def test_a_name_that_no_file_can_have_and_a_deleted_working_directory_have_no_voices(folder, tmp_path, monkeypatch):
@@ -266,17 +266,12 @@ def test_all_of_a_recording_is_heard_when_asked_for(model):
             [(clip, 22050) for clip in clips], backend, model.mel_norms, np.random.default_rng(0), mode=mode
         ).ar
 
-    parts = [
-        encoded([long[:132300]], "first"),
-        encoded([long[132300:264600]], "first"),
-        encoded([long[-132300:]], "first"),
-        encoded([short], "first"),
-    ]
+    slices = long[:132300], long[132300:264600], long[-132300:]
+    parts = [encoded([each], "first") for each in (*slices, short)]
     assert np.allclose(encoded([long], "slices"), np.mean(parts[:3], axis=0), atol=1e-5)
     assert np.allclose(encoded([long, short], "slices"), np.mean(parts, axis=0), atol=1e-5)
-    assert np.allclose(
-        encoded([long, short], "whole"), np.mean([np.mean(parts[:3], axis=0), parts[3]], axis=0), atol=1e-5
-    )
+    whole = np.mean([np.mean(parts[:3], axis=0), parts[3]], axis=0)
+    assert np.allclose(encoded([long, short], "whole"), whole, atol=1e-5)
 
 
 def test_a_clip_mode_for_stored_latents_is_refused(latents, tmp_path, capsys):

@@ -12,10 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from safetensors.numpy import save_file
-from safetensors.torch import save_file as save_torch_file
+from safetensors.torch import save_file
 
-from ane.voices import Clips, Voice, load_voice, open_voice, save_voice
+from ane.voices import Voice, load_voice, open_voice, save_voice
 from tests.refusals import assert_refused
 
 ROWS = npst.arrays(np.float32, st.tuples(st.just(1), st.integers(1, 64)), elements=st.floats(-60, 60, width=32))
@@ -43,10 +42,8 @@ def test_a_saved_voice_is_loaded_unchanged(tmp_path_factory, ar, diffusion, name
 
 def test_a_voice_of_clips_is_known_in_the_files_of_earlier_versions_too(tmp_path):
     save_voice(tmp_path / "v.safetensors", replace(voice(), from_clips=True))
-    save_file(
-        {"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((1, 80, 517), np.float32)},
-        tmp_path / "earlier.safetensors",
-    )
+    earlier = {"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((1, 80, 517), np.float32)}
+    save_file({key: torch.from_numpy(tensor) for key, tensor in earlier.items()}, tmp_path / "earlier.safetensors")
     assert load_voice(tmp_path / "v.safetensors", "other").name == "other"
     assert all(load_voice(tmp_path / f"{name}.safetensors").from_clips for name in ("v", "earlier"))
 
@@ -70,21 +67,14 @@ def test_latents_of_other_precisions_become_float32(tmp_path, dtype):
     assert back.ar.dtype == back.diffusion.dtype == np.float32
 
 
-def test_a_latent_of_one_network_must_be_named_as_forks_name_it(tmp_path):
-    torch.save(torch.zeros(1, 1024), tmp_path / "latents.pth")
-    assert "is not a voice but one tensor" in refusal(tmp_path / "latents.pth")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_upstreams_list_of_raw_clips_is_distinguished_from_latents(tmp_path, count):
-    audio = [torch.sin(torch.arange(30000 + number) / 20)[None] * 0.5 for number in range(count)]
-    torch.save(audio, tmp_path / "v.pth")
-    opened = open_voice("v", (tmp_path / "v.pth",))
-    assert isinstance(opened, Clips)
-    clips = opened.read()
-    assert [rate for _, rate in clips] == [22050] * count
-    for (samples, _), tensor in zip(clips, audio, strict=True):
-        np.testing.assert_array_equal(samples, tensor[0].numpy())
+def test_upstreams_list_of_raw_clips_is_distinguished_from_latents(tmp_path):
+    for count in (1, 2):
+        audio = [torch.sin(torch.arange(30000 + number) / 20)[None] * 0.5 for number in range(count)]
+        torch.save(audio, tmp_path / "v.pth")
+        clips = open_voice("v", (tmp_path / "v.pth",)).read()
+        assert [rate for _, rate in clips] == [22050] * count
+        for (samples, _), tensor in zip(clips, audio, strict=True):
+            np.testing.assert_array_equal(samples, tensor[0].numpy())
 
 
 def test_raw_clips_are_checked_like_files(tmp_path):
@@ -124,7 +114,6 @@ def test_random_bytes_are_refused(tmp_path_factory, suffix, content):
 @pytest.mark.parametrize(
     "content",
     [
-        torch.ones(1, 1024),
         {"ar": torch.ones(1, 8)},
         (),
         [],
@@ -140,6 +129,8 @@ def test_random_bytes_are_refused(tmp_path_factory, suffix, content):
 def test_a_pth_that_holds_something_else_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "v.pth")
     assert "is not a voice" in refusal(tmp_path / "v.pth")
+    torch.save(torch.zeros(1, 1024), tmp_path / "latents.pth")  # for one network, but not named as forks name it
+    assert "is not a voice but one tensor" in refusal(tmp_path / "latents.pth")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -163,19 +154,20 @@ AR, DIFFUSION = np.ones((1, 8), np.float32), np.ones((1, 16), np.float32)
         ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
         ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
         ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent has .* too large"),
+        # types that numpy does not know
+        *(
+            (
+                {"ar_latent": AR, "diffusion_latent": DIFFUSION, key: torch.ones(1, 8, dtype=dtype)},
+                "cannot be read as a safetensors voice",
+            )
+            for key in ("ar_latent", "diffusion_latent")
+            for dtype in (torch.bfloat16, torch.float8_e4m3fn)
+        ),
     ],
 )
 def test_a_safetensors_file_of_something_else_is_refused(tmp_path, tensors, message):
-    save_file(tensors, tmp_path / "v.safetensors")
+    save_file({key: torch.as_tensor(tensor) for key, tensor in tensors.items()}, tmp_path / "v.safetensors")
     assert_refused(message, lambda: load_voice(tmp_path / "v.safetensors"))
-
-
-@pytest.mark.parametrize("key", ["ar_latent", "diffusion_latent"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-def test_types_that_numpy_does_not_know_are_refused(tmp_path, key, dtype):
-    tensors = {"ar_latent": torch.ones(1, 8), "diffusion_latent": torch.ones(1, 16)}
-    save_torch_file({**tensors, key: tensors[key].to(dtype)}, tmp_path / "v.safetensors")
-    assert "cannot be read as a safetensors voice" in refusal(tmp_path / "v.safetensors")
 
 
 @pytest.mark.parametrize(

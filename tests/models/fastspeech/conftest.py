@@ -19,7 +19,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def synthesizer(files: Path) -> FastSpeechSynthesizer:
+    """The model with its vocoder; tests must not change it."""
     model = imported(files / "checkpoint.pt", vocoder=files / "generator.pth")
     return FastSpeechSynthesizer(model, load_backend("torch:cpu", model))

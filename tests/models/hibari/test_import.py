@@ -26,12 +26,6 @@ def graph() -> Path:
     return hibari_graph()
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    return tmp_path
-
-
 def imported_voice(file: Path, name: str) -> ane.Speaker:
     assert main(["import", str(file), "-o", name]) == 0
     return ane.load(name)
@@ -70,9 +64,9 @@ def by_rows(model: ModelProto) -> None:
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-def test_a_voice_with_a_scale_for_each_row_speaks_on_both_backends(graph: Path, home: Path) -> None:
+def test_a_voice_with_a_scale_for_each_row_speaks_on_both_backends(graph: Path, tmp_path: Path) -> None:
     """The file of fenrir is larger by these scales."""
-    file = changed(graph, home / "rows.onnx", by_rows)
+    file = changed(graph, tmp_path / "rows.onnx", by_rows)
     fenrir_and_heart = 8_031_158 - 7_936_868
     assert file.stat().st_size - graph.stat().st_size == pytest.approx(fenrir_and_heart, rel=0.01)
     voice, heart = imported_voice(file, "rows"), ane.load()
@@ -86,9 +80,9 @@ def test_a_voice_with_a_scale_for_each_row_speaks_on_both_backends(graph: Path, 
     assert 4 < voice.speak(TEXT, seed=1).seconds < 9
 
 
-def test_a_voice_of_britain_has_british_phonemes(graph: Path, home: Path) -> None:
-    (home / "bf_nobody.onnx").write_bytes(graph.read_bytes())
-    british, heart = imported_voice(home / "bf_nobody.onnx", "british"), ane.load()
+def test_a_voice_of_britain_has_british_phonemes(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "bf_nobody.onnx").write_bytes(graph.read_bytes())
+    british, heart = imported_voice(tmp_path / "bf_nobody.onnx", "british"), ane.load()
     counts = [
         [len(chunk.ids) for chunk in speaker.chunks(speaker.request(TEXT), SpeechContext())]
         for speaker in (british, heart)
@@ -152,15 +146,15 @@ def with_seven_frames(model: ModelProto) -> None:
         (other_inputs, "its inputs are ids, tempo, not ids and speed"),
     ],
 )
-def test_graphs_of_another_form_are_refused_in_one_line(graph: Path, home: Path, complain, change, message) -> None:
-    file = changed(graph, home / "voice.onnx", change)
+def test_graphs_of_another_form_are_refused_in_one_line(graph: Path, tmp_path: Path, complain, change, message) -> None:
+    file = changed(graph, tmp_path / "voice.onnx", change)
     error = complain("import", file, "-o", "mine")
     assert message in error
     assert str(file) in error
 
 
-def test_a_graph_that_names_its_values_otherwise_is_cut_at_the_same_places(graph: Path, home: Path) -> None:
-    file = changed(graph, home / "voice.onnx", with_another_order)
+def test_a_graph_that_names_its_values_otherwise_is_cut_at_the_same_places(graph: Path, tmp_path: Path) -> None:
+    file = changed(graph, tmp_path / "voice.onnx", with_another_order)
     assert imported_voice(file, "mine").speak(TEXT, seed=1) == ane.load().speak(TEXT, seed=1)
 
 
@@ -172,9 +166,9 @@ def test_a_graph_that_names_its_values_otherwise_is_cut_at_the_same_places(graph
         ("am_fenrir_v2.int8.onnx", None, f"has another SHA-256 than the voice fenrir of {RELEASE}"),
     ],
 )
-def test_damaged_files_are_refused_in_one_line(graph: Path, home: Path, complain, name, cut, message) -> None:
-    (home / name).write_bytes(graph.read_bytes()[:cut])
-    assert message in complain("import", home / name, "-o", "mine")
+def test_damaged_files_are_refused_in_one_line(graph: Path, tmp_path: Path, complain, name, cut, message) -> None:
+    (tmp_path / name).write_bytes(graph.read_bytes()[:cut])
+    assert message in complain("import", tmp_path / name, "-o", "mine")
 
 
 def test_the_voices_of_the_package_are_those_of_its_registry(graph: Path) -> None:

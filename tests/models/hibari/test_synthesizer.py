@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_sound_alone_and_among_others(voice):
     assert not np.array_equal(other.audio, alone.audio)
 
 
-@pytest.mark.parametrize("speed", [0.25, 0.5, 1.2, 2.0, 4.0])
+@pytest.mark.parametrize("speed", [0.25, 1.2, 4.0])
 def test_the_speed_changes_the_length_and_the_times_of_words(voice, speed):
     usual, changed = voice.speak(TEXT), voice.speak(TEXT, speed=speed)
     silence = 0.1  # maximum seconds of silence before a chunk
@@ -110,10 +110,10 @@ def test_pauses_and_respellings(voice):
 
 
 def test_a_long_text_is_split_and_a_text_without_words_refused(voice):
-    assert len(voice.speak("one and two and three and " * 30).chunks) >= 3
+    assert len(voice.speak("one and two and three and " * 20).chunks) >= 3
     assert_refused(
         "allow it to be split",
-        lambda: voice.speak("one and two and three and " * 30, settings=HibariSettings(split=None)),
+        lambda: voice.speak("one and two and three and " * 20, settings=HibariSettings(split=None)),
     )
     refusal_of(voice.speak, "…")
 
@@ -218,11 +218,10 @@ def test_each_stage_is_near_the_torch_network_on_what_a_sentence_needs(published
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Yes.", SENTENCES[0], " ".join(SENTENCES[:2]), " ".join(SENTENCES * 2)],
+    ("text", "speed"),
+    [("Yes.", 1.0), (SENTENCES[0], 1.7), (" ".join(SENTENCES[:2]), 1.0), (" ".join(SENTENCES), 1.7)],
     ids=["one call of the decoder", "one or two calls", "two calls", "several chunks"],
 )
-@pytest.mark.parametrize("speed", [1.0, 1.7])
 def test_a_stream_is_the_whole_speech_bit_for_bit_and_begins_with_a_short_piece(published, text, speed):
     first, *others = published.stream(text, seed=5, speed=speed)
     assert 0 < len(first) < 0.4 * published.sample_rate

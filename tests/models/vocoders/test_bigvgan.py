@@ -18,13 +18,16 @@ from ane.backends import load_backend
 from ane.backends.windows import StreamingWindow
 from ane.bundles import open_model
 from ane.bundles.torch_checkpoint import assemble, sources
-from ane.cli import main
 from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.vocoding import bigvgan_sound, sound_of
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 from ane.system.decibels import snr_db
+from converters.conversion import convert
 from converters.function_table import ONNX_THRESHOLDS, functions_of
-from tests.imported import imported
+from converters.onnx.onnx_package import OnnxOptions, OnnxTarget
+from tests.imported import contents_of, imported
+from tests.models.tortoise.sample_settings import DIFFUSION
+from tests.random_model import draw
 from tests.refusals import assert_refused
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -73,21 +76,19 @@ def write_vocoder(folder: Path, kind: str = "v1", **stated: object) -> Path:
 
 
 def write_small_vocoder(folder: Path) -> Path:
-    """With one residual block a stage, since an export takes long."""
-    stated, entries = golden("v1")
-    kernels, stages = len(stated["resblock_kernel_sizes"]), range(len(stated["upsample_rates"]))
-    blocks = {f"resblocks.{stage * kernels}.": f"resblocks.{stage}." for stage in stages}
-    vocoder = write_vocoder(
-        folder, **{key: stated[key][:1] for key in ("resblock_kernel_sizes", "resblock_dilation_sizes")}
-    )
-    kept = {key: value for key, value in entries.items() if not key.startswith(("golden", "resblocks"))}
-    kept |= {
-        f"{block}{key.removeprefix(first)}": value
-        for key, value in entries.items()
-        for first, block in blocks.items()
-        if key.startswith(first)
+    """Two levels with one residual block each, because the export of a large network takes long."""
+    sizes = {
+        "upsample_rates": [16, 16],
+        "upsample_kernel_sizes": [32, 32],
+        "upsample_initial_channel": 16,
+        "resblock_kernel_sizes": [3],
+        "resblock_dilation_sizes": [[1, 3, 5]],
     }
-    torch.save({"generator": kept}, vocoder)
+    vocoder = write_vocoder(folder, **sizes)
+    stated = json.loads(vocoder.with_suffix(".json").read_text())
+    network, generator = BigVGAN(BigVGANConfig.from_upstream(stated)), torch.Generator().manual_seed(0)
+    weights = {key: draw(key, parameter, generator) for key, parameter in network.named_parameters()}
+    torch.save({"generator": weights}, vocoder)
     return vocoder
 
 
@@ -103,7 +104,7 @@ def test_a_bundle_speaks_with_it(bundle, monkeypatch):
     synthesizer = ane.load(bundle, "torch")
     called, run = [], synthesizer.backend.run
     monkeypatch.setattr(synthesizer.backend, "run", lambda stage, **given: called.append(stage) or run(stage, **given))
-    assert np.isfinite(synthesizer.speak("Hello.", "random", seed=1, preset="1x10").audio).all()
+    assert np.isfinite(synthesizer.speak("Hello.", "random", seed=1, settings=DIFFUSION).audio).all()
     assert "bigvgan" in called
     assert "univnet" not in called
 
@@ -120,8 +121,7 @@ def test_its_sound_in_pieces_is_that_of_one_call(bundle):
 
 
 def test_its_onnx_graph_has_the_sound_of_the_reference(bundle, tmp_path):
-    assert main(["convert", str(bundle), "--to", "onnx", "--networks", "bigvgan", "-o", str(tmp_path / "onnx")]) == 0
-    model = open_model(bundle=tmp_path / "onnx")
+    model = convert(open_model(bundle=bundle), tmp_path / "onnx", [OnnxOptions()], ["bigvgan"], target=OnnxTarget())
     [row] = functions_of("bigvgan", "onnx").values()
     sounds = [
         row.probe(load_backend(name, model), model, {"frames": 23}, np.random.default_rng(0))[0]
@@ -130,34 +130,18 @@ def test_its_onnx_graph_has_the_sound_of_the_reference(bundle, tmp_path):
     assert snr_db(sounds[1], sounds[0]) > ONNX_THRESHOLDS["fp32"]
 
 
-def test_the_command_adds_it_to_a_bundle(golden_checkpoints, golden_config, tmp_path):
-    vocoder = write_vocoder(tmp_path / "vocoder", "v2")
-    assert (
-        main(
-            [
-                "import",
-                str(golden_checkpoints),
-                "--config",
-                str(golden_config),
-                "--vocoder",
-                str(vocoder),
-                "-o",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 0
-    )
-    model = open_model(bundle=tmp_path / "out")
-    assert "bigvgan" in model.networks
-    assert not model.config("bigvgan").use_tanh_at_final
+def test_the_command_adds_it_to_a_bundle(golden_checkpoints, golden_config, tmp_path, succeed):
+    vocoder, out = write_vocoder(tmp_path / "vocoder", "v2"), tmp_path / "out"
+    succeed("import", golden_checkpoints, "--config", golden_config, "--vocoder", vocoder, "-o", out)
+    assert not open_model(bundle=out).config("bigvgan").use_tanh_at_final
 
 
-def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_checkpoints, golden_config, tmp_path):
-    base, alone, out = tmp_path / "base", write_small_vocoder(tmp_path / "vocoder"), tmp_path / "out"
-    assert main(["import", str(golden_checkpoints), "--config", str(golden_config), "-o", str(base)]) == 0
-    assert main(["import", str(alone), "--base", str(base), "-o", str(out)]) == 0
-    spoken = [ane.load(path, "torch").speak("Hello.", "random", seed=1, preset="1x10").audio for path in (out, bundle)]
-    assert np.array_equal(*spoken)
+def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_model, tmp_path):
+    completed, expected = contents_of(write_small_vocoder(tmp_path), base=golden_model), open_model(bundle=bundle)
+    assert completed.configs == {name: expected.config(name) for name in expected.networks}
+    for name in expected.networks:
+        tensors = completed.tensors(name)
+        assert all(torch.equal(tensors[key], value) for key, value in expected.tensors(name).items())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from ane.bundles.writing import write_bundle
 from ane.models.whisper.checkpoints import find_whisper_weights, import_whisper, is_whisper, whisper_files
 from ane.system.errors import UserError
-from tests.imported import imported
 from tests.models.whisper.random_whisper import (
     RANKS,
     RandomSizes,
@@ -24,29 +24,35 @@ from tests.models.whisper.random_whisper import (
 from tests.refusals import assert_refused, refusal_of
 
 
-def same_weights(first, second) -> bool:
-    return all(
-        torch.equal(tensor, second.tensors(network)[key])
-        for network in ("encoder", "decoder")
-        for key, tensor in first.tensors(network).items()
-    )
+def without_prefix(folder: Path) -> Path:
+    """A Hugging Face folder whose keys lack the prefix "model."."""
+    file = write_hugging_face(folder) / "model.safetensors"
+    save_file({key.removeprefix("model."): value for key, value in load_file(file).items()}, file)
+    return folder
 
 
-def test_both_layouts_hold_the_same_model(openai_file, hugging_face_folder):
-    ours, theirs = imported(openai_file), imported(hugging_face_folder)
-    assert ours.config("encoder") == theirs.config("encoder")
-    assert ours.config("decoder") == theirs.config("decoder")
-    assert same_weights(ours, theirs)
-    assert (ours.tokenizer, ours.identity) == (theirs.tokenizer, theirs.identity)
-
-
-@pytest.mark.parametrize("part", [".", "model.bin"])
-def test_a_model_of_ctranslate2_is_the_same_model_with_its_alignment_heads(tmp_path, openai_file, part):
-    ours, theirs = imported(write_ctranslate2(tmp_path) / part, family="whisper"), imported(openai_file)
-    assert is_whisper(tmp_path / part)
-    assert same_weights(theirs, ours)
-    assert (ours.tokenizer, ours.config("encoder")) == (theirs.tokenizer, theirs.config("encoder"))
-    assert ours.config("decoder") == replace(theirs.config("decoder"), alignment_heads=((1, 0), (0, 1)))
+@pytest.mark.parametrize(
+    ("write", "changes"),
+    [
+        (lambda folder: write_openai(folder).parent, {}),
+        (write_hugging_face, {}),
+        (lambda folder: write_hugging_face(folder, shards=3, tied=True), {}),
+        (without_prefix, {}),
+        (write_ctranslate2, {"alignment_heads": ((1, 0), (0, 1))}),
+        (lambda folder: write_ctranslate2(folder) / "model.bin", {"alignment_heads": ((1, 0), (0, 1))}),
+    ],
+    ids=["a folder with a .pt file", "Hugging Face", "shards", "no prefix", "CTranslate2", "its file"],
+)
+def test_all_layouts_hold_the_same_model(tmp_path, openai_file, write, changes):
+    path = write(tmp_path)
+    theirs, ours = import_whisper(path), import_whisper(openai_file)
+    assert is_whisper(path)
+    assert theirs.configs["encoder"] == ours.configs["encoder"]
+    assert theirs.configs["decoder"] == replace(ours.configs["decoder"], **changes)
+    assert theirs.tokenizer == ours.tokenizer
+    for name in ours.configs:
+        tensors = theirs.tensors(name)
+        assert all(torch.equal(tensor, tensors[key]) for key, tensor in ours.tensors(name).items())
 
 
 @pytest.mark.parametrize(
@@ -73,19 +79,9 @@ def test_a_truncated_model_of_ctranslate2_is_refused(tmp_path, length):
     assert_refused(r"cannot be read as CTranslate2's Whisper \(.*get the file again$", import_whisper, tmp_path)
 
 
-def test_other_layouts_of_the_same_weights_are_accepted(tmp_path, openai_file, hugging_face_folder):
-    """A folder with one .pt file; shards and the tied output layer; keys without the prefix "model."."""
+def test_the_files_of_shards_are_listed_and_a_folder_is_known_by_its_pt_file(tmp_path, openai_file):
+    assert len(whisper_files(write_hugging_face(tmp_path, shards=3))[2]) == 3
     assert find_whisper_weights(openai_file.parent) == openai_file
-    plain = imported(hugging_face_folder)
-    shards = write_hugging_face(tmp_path / "shards", shards=3, tied=True)
-    assert len(whisper_files(shards)[2]) == 3
-    shutil.copytree(hugging_face_folder, tmp_path / "short")
-    tensors = load_file(tmp_path / "short" / "model.safetensors")
-    save_file(
-        {key.removeprefix("model."): value for key, value in tensors.items()}, tmp_path / "short" / "model.safetensors"
-    )
-    for other in (imported(openai_file.parent), imported(shards), imported(tmp_path / "short")):
-        assert same_weights(other, plain)
 
 
 def test_a_bundle_holds_the_model_and_cannot_speak(tmp_path, openai_file):

@@ -127,30 +127,27 @@ def allowed(sampled: list[int], rules: TokenRules | None = None, text: float = 2
     return np.isfinite(logits)
 
 
-def test_the_first_token_is_a_timestamp_of_the_first_second():
-    assert np.flatnonzero(allowed([])).tolist() == list(range(FIRST, FIRST + 51))
+RULES = {  # tokens so far, logit of text, the timestamps that may follow, counted from the first, and text or not
+    "the first token is a timestamp of the first second": ([], 20.0, range(51), False),
+    "text follows the first timestamp": ([FIRST], 20.0, range(0), True),
+    "and a pair": ([FIRST, 5, FIRST + 10, FIRST + 10], 20.0, range(0), True),
+    "a single timestamp after text is followed by its pair or the end": (
+        [FIRST, 5, FIRST + 10],
+        -1.0,
+        range(10, 1501),
+        False,
+    ),
+    "a segment ends after its beginning": ([FIRST + 3, 5], 20.0, range(4, 1501), True),
+    "only timestamps remain where they are likelier together: ln 1500 is 7.3": ([FIRST, 5], 7.0, range(1, 1501), False),
+    "and text where it is likelier": ([FIRST, 5], 7.5, range(1, 1501), True),
+}
 
 
-def test_text_follows_the_first_timestamp_and_a_pair():
-    follows = allowed([FIRST])
-    assert not follows[FIRST:].any()
-    assert follows[5]
-    assert not allowed([FIRST, 5, FIRST + 10, FIRST + 10])[FIRST:].any()
-
-
-def test_a_single_timestamp_after_text_is_followed_by_its_pair_or_the_end():
-    follows = allowed([FIRST, 5, FIRST + 10], text=-1.0)
-    assert not follows[:END].any()
-    assert np.flatnonzero(follows[FIRST:])[0] == 10
-
-
-def test_a_segment_ends_after_its_beginning():
-    assert np.flatnonzero(allowed([FIRST + 3, 5])[FIRST:])[0] == 4
-
-
-def test_only_timestamps_remain_where_they_are_likelier_together():
-    assert not allowed([FIRST, 5], text=7.0)[:FIRST].any(), "ln 1500 is 7.3"
-    assert allowed([FIRST, 5], text=7.5)[5]
+@pytest.mark.parametrize(("sampled", "text", "timestamps", "spoken"), RULES.values(), ids=RULES)
+def test_which_tokens_may_follow(sampled, text, timestamps, spoken):
+    follows = allowed(sampled, text=text)
+    assert np.flatnonzero(follows[FIRST:]).tolist() == list(timestamps)
+    assert (follows[5], follows[:END].any()) == (spoken, spoken)
 
 
 def test_without_timestamps_only_suppression_applies():
