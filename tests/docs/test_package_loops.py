@@ -42,17 +42,17 @@ def likeliest_codes(model: Bundle, text: str) -> list[int]:
     return codes
 
 
-@pytest.fixture(scope="module")
-def packaged(tmp_path_factory) -> Path:
-    """The folder in which the page's commands converted a decoder of one layer that does not stop early."""
+@pytest.fixture
+def packaged(tmp_path_factory, target) -> Path:
+    """The folder in which the page's command converted a decoder of one layer that does not stop early."""
     folder = tmp_path_factory.mktemp("loops")
     with random_model.sized(-9.0, autoregressive={"layers": 1}):
         random_model.write_random_bundle(folder / "bundles" / "tortoise")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANE_HOME", str(folder))
         patch.chdir(folder)
-        for command in CONVERSIONS.splitlines():
-            assert main(shlex.split(command)[1:]) == 0
+        [command] = [line for line in CONVERSIONS.splitlines() if f"--to {target}" in line]
+        assert main(shlex.split(command)[1:]) == 0
     return folder
 
 
