@@ -172,7 +172,7 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
     layer, x = make(weight, torch.zeros(outputs)), torch.randn(384, channels, generator=generator)
     assert isinstance(layer, KernelLinear) == (kernels == "own")
     expected = layer(x)
-    for rows in (1, 2, 3, 7, 8, 14, 16, 17, 31, 32, 33, 44, 61, 130, 384):
+    for rows in (1, 2, 7, 14, 16, 17, 32, 33, 130, 384):
         # fewer calls of few rows on two threads, because a call waits for CPUs that other tests use
         for threads, count in ((1, len(x)), (2, max(64, 16 * rows))):
             torch.set_num_threads(threads)
