@@ -6,6 +6,7 @@ Settings say how the networks of one kind of model work. A request has a text an
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from pydantic import Field
@@ -124,8 +125,9 @@ class SpeechSettings:
         return cls(**changes)
 
     @classmethod
-    def options(cls) -> dict[str, Option]:
-        """Return the options for these settings, by name."""
+    @cache
+    def options(cls) -> Mapping[str, Option]:
+        """Return the options for these settings, by name. Only the first call for a class collects them."""
         return {option.name: option for option in options_of(cls)}
 
     def changed(self, options: Mapping[str, Any]) -> Self:
