@@ -54,9 +54,8 @@ class Job:
 
     # For the engine
 
-    @property
     def priority(self) -> tuple[int, float]:
-        """The sort key of the job. The job with the smallest key computes first.
+        """Return the sort key of the job. The job with the smallest key computes first.
 
         Jobs whose client has left come first. Then come listeners who would soon hear a gap, then speech that has not
         begun (the oldest first), then all other jobs. Jobs without sound take turns with each other, and so do jobs
@@ -74,7 +73,7 @@ class Job:
     def run(self) -> None:
         """Do the work on this thread, unless it was stopped before it begins."""
         try:
-            with self._turns.turn(lambda: self.priority):
+            with self._turns.turn(self.priority):
                 self.last_run = time.monotonic()
                 self.check()
                 self._work(self)
@@ -124,7 +123,7 @@ class Job:
         """Let other jobs compute until ``ready`` returns True. Raises the error with which ``stop`` was called."""
         if ready():
             self.last_run = time.monotonic()
-            self._turns.offer(lambda: self.priority)
+            self._turns.offer(self.priority)
         else:
             with self.resting(), self._changed:
                 while not (ready() or self.gone):
@@ -134,7 +133,7 @@ class Job:
     def resting(self) -> AbstractContextManager[None]:
         """Let other jobs compute during the ``with`` block."""
         self.last_run = time.monotonic()
-        return self._turns.rest(lambda: self.priority)
+        return self._turns.rest(self.priority)
 
     def check(self, *progress: Any) -> None:
         """Raise the error that somebody passed to ``stop``. If nobody called ``stop``, do nothing.

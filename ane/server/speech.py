@@ -232,7 +232,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
             context = SpeechContext(
                 job.check,
                 lanes=served.lanes,
-                priority=lambda: job.priority,
+                priority=job.priority,
                 check=job.check,
                 usage=TextUsage(models.settings.limits),
                 named_voice=lambda name: served.voice(catalogue.voice(served.name, name), prepared.settings),

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from math import inf
+from operator import methodcaller
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -26,12 +26,10 @@ class WaitingThread:
 
     Attributes:
         urgency: Function that returns how urgent the thread is.
-        number: Number of the thread in the order of arrival.
         granted: Event that is set when the thread gets the turn.
     """
 
     urgency: Urgency
-    number: int
     granted: threading.Event = field(default_factory=threading.Event)
 
 
@@ -46,8 +44,8 @@ class Turns:
     def __init__(self, calls: int = 1, threads: int | None = None):
         self.calls, self.threads = calls, threads
         self._free, self._members = calls, 0
-        self._lock, self._numbers = threading.Lock(), count()
-        self._waiting: list[WaitingThread] = []
+        self._lock = threading.Lock()
+        self._waiting: list[WaitingThread] = []  # in the order in which they came
         self._all_threads = threading.Lock()
 
     @property
@@ -80,10 +78,13 @@ class Turns:
         with self._lock:
             limit = urgency()
             limit = (limit[0], inf) if to_class else limit
-            must_wait = any(thread.urgency() <= limit for thread in self._waiting)
-        if must_wait:
-            with self.rest(urgency):
-                pass
+            first = self._most_urgent()
+            if first is None or first.urgency() > limit:
+                return
+            self._waiting.remove(first)
+            own = self._wait_later(urgency)
+        first.granted.set()
+        own.granted.wait()
 
     @contextmanager
     def rest(self, urgency: Urgency) -> Iterator[None]:
@@ -133,15 +134,22 @@ class Turns:
             if self._free:  # no other thread waits while a turn is free
                 self._free -= 1
                 return
-            thread = WaitingThread(urgency, next(self._numbers))
-            self._waiting.append(thread)
-        thread.granted.wait()
+            own = self._wait_later(urgency)
+        own.granted.wait()
 
     def _give(self) -> None:
         with self._lock:
-            if not self._waiting:
+            if (first := self._most_urgent()) is None:
                 self._free += 1
                 return
-            thread = min(self._waiting, key=lambda waiting: (waiting.urgency(), waiting.number))
-            self._waiting.remove(thread)
-        thread.granted.set()
+            self._waiting.remove(first)
+        first.granted.set()
+
+    def _most_urgent(self) -> WaitingThread | None:
+        """Return the thread that goes next. Of several threads that are equally urgent, it is the first that came."""
+        return min(self._waiting, key=methodcaller("urgency"), default=None)
+
+    def _wait_later(self, urgency: Urgency) -> WaitingThread:
+        own = WaitingThread(urgency)
+        self._waiting.append(own)
+        return own

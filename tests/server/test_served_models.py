@@ -280,7 +280,7 @@ class Sharing:
     def work(self, text: str, seed: int, settings: TortoiseSettings = SETTINGS) -> Work:
         def work(job: Job) -> None:
             request = self.synthesizer.request(text, "random", seed=seed, settings=settings)
-            context = SpeechContext(job.check, lanes=self.lanes, priority=lambda: job.priority, check=job.check)
+            context = SpeechContext(job.check, lanes=self.lanes, priority=job.priority, check=job.check)
             with closing(self.synthesizer.stream_of(request, context)) as stream:
                 for piece in stream:
                     job.send(piece)
