@@ -10,6 +10,9 @@ the sound therefore do not depend on the pieces in which the frames arrive. When
 depend on the number of frames, and the sound differs by rounding. Windows have only a few lengths, because libraries
 keep compiled code for every length that they meet. oneDNN's code filled 2 GB during a long text (docs/benchmarks.md).
 
+If no window changes the bits of a frame (``RowLimit.exact``), a call computes all frames that have arrived. So if many
+frames have arrived, because the thread had to wait for other threads, few calls compute them.
+
 ``Backend.row_limit`` says how long a window may be, so a model does not need to know about packages.
 """
 
@@ -122,6 +125,7 @@ class Windowed:
         limit = backend.row_limit(stage)
         self.margin, self.run, self.one_call = margin, run, limit.divides
         self.window = window
+        self.exact = limit.exact and window is not None
         if limit.most is not None and window is not None:
             size = window.window if limit.divides else min(window.window, limit.most)
             self.window = replace(window, window=size, largest=0)
@@ -142,13 +146,16 @@ class Windowed:
 
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         """Append columns (inputs for one frame each), and yield the sound (m,) float32 of every complete window."""
-        self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
-        while self.window is not None and (end := self.needed - 1) < self.received:
-            yield self._call(self.window, max(self.done - self.margin, 0), end - self.margin, end)
+        self._append(columns)
+        yield from self._complete_windows()
 
-    def finish(self) -> Iterator[np.ndarray]:
-        """Yield the remaining sound (m,) float32. Call this method after ``feed`` has taken the last columns."""
-        if self.columns is None or self.received == self.done:
+    def finish(self, columns: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Append the last columns if they are given, and yield all remaining sound (m,) float32."""
+        if columns is not None:
+            self._append(columns)
+        if not self.exact or self.received > self._most:
+            yield from self._complete_windows()
+        if self.received == self.done:
             return
         if self.window is None:
             yield from self.whole(self.columns)
@@ -156,6 +163,21 @@ class Windowed:
             # if there are enough frames, the last window is as long as the others
             begin = max(min(self.done - self.margin, self.received - self.window.window), 0)
             yield self._call(self.window, begin, self.received, self.received)
+
+    @property
+    def _most(self) -> int:
+        """Largest number of columns, counted from the first one, that the next call may compute."""
+        assert self.window is not None
+        return max(self.done - self.margin, 0) + self.window.largest
+
+    def _append(self, columns: np.ndarray) -> None:
+        self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
+
+    def _complete_windows(self) -> Iterator[np.ndarray]:
+        while self.window is not None and (end := self.needed - 1) < self.received:
+            if self.exact:
+                end = max(end, min(self.received, self._most))
+            yield self._call(self.window, max(self.done - self.margin, 0), end - self.margin, end)
 
     def whole(self, columns: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
         """Make the sound of all columns (inputs for one frame each), and yield it call by call, (m,) float32.

@@ -22,7 +22,7 @@ from ane.bundles import Bundle, open_model
 from ane.bundles.package_records import PackageFolder
 from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import TortoiseSettings
-from ane.models.tortoise.vocoding import SourceFilterSound, sound_of
+from ane.models.tortoise.vocoding import SourceFilterSound
 from ane.system.files import read_json, write_json
 from ane.text import normalise_english
 from ane.text.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def spoken(backend: str, precision: str) -> Spoken:
     torch, recogniser, pairs = load_backend("torch:cpu", model, "fp32"), WhisperRecogniser(), []
     for text, candidate in zip(held_out_sentences()[:SENTENCES], candidates, strict=True):
         source = SourceFilterSound(torch, VOCODER, model.config(VOCODER), np.random.default_rng(0))
-        audio = np.concatenate(list(sound_of(source, candidate.hidden)))
+        audio = np.concatenate(list(source.finish(candidate.hidden)))
         heard = recogniser.transcribe(audio, 24000)
         pairs.append([words(normalise_english(sentence)) for sentence in (text, heard)])
     return Spoken(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.backends.base import Backend, check_inputs
+from ane.backends.base import Backend, RowLimit, check_inputs
 from ane.backends.denoising import Denoiser
 from ane.backends.torch.decoder import TorchDecoder, aligned_pass
 from ane.backends.torch.device import (
@@ -197,6 +197,9 @@ class TorchBackend(Backend):
             call = network if declared.method == "forward" else getattr(network, declared.method)
             return call(*arguments).float().cpu().numpy()
 
+    def row_limit(self, stage: str) -> RowLimit:
+        return RowLimit(exact=self._is_channels_last(self.stages.calls[stage].network) and has_kernel("fp32"))
+
     def embeddings(self) -> dict[str, np.ndarray]:
         tables = self._tables
         if tables is None:
@@ -314,7 +317,7 @@ class TorchBackend(Backend):
             prepack(network, self.chosen.linear)
         elif self._packs_frames(name):
             pack_frame_layers(network, self.chosen.frames)
-        elif getattr(network, "channels_last", False) and self.device.type == "cpu" and not self.exact:
+        elif self._is_channels_last(name):
             pack_channels_last(network)
         buffers = dict(network.named_buffers())
         state = {
@@ -347,6 +350,11 @@ class TorchBackend(Backend):
     def _packs_frames(self, network: str) -> bool:
         packs = getattr(self.model.family.networks[network].module, "packs_layers", False)
         return packs and self.chosen.frames is not None
+
+    def _is_channels_last(self, network: str) -> bool:
+        """Return whether ``pack_channels_last`` packs the layers of this network."""
+        last = getattr(self.model.family.networks[network].module, "channels_last", False)
+        return last and self.device.type == "cpu" and not self.exact
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:

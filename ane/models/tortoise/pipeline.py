@@ -32,7 +32,7 @@ from ane.models.tortoise.decoding import (
 from ane.models.tortoise.diffusion import WindowedDiffusion, spectrograms
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import DiffusedSound, make_vocoder, sound_of, vocoder_of
+from ane.models.tortoise.vocoding import DiffusedSound, make_vocoder, vocoder_of
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.speech.chunks import RenderedChunk
@@ -143,7 +143,7 @@ class Rendering:
             trimmers = [self._trimmer() for _ in best]
             first, *rendered.alternatives = [
                 np.concatenate(
-                    [NO_SOUND, *self._trimmed(sound_of(self._vocoder(rendered.chunk, rank), next(columns)), trimmer)]
+                    [NO_SOUND, *self._trimmed(self._vocoder(rendered.chunk, rank).finish(next(columns)), trimmer)]
                 )
                 for rank, trimmer in enumerate(trimmers)
             ]
@@ -232,7 +232,7 @@ class Rendering:
         with self.timeline.record("decode"):
             candidates = decoding.all(self._report_decoding)
         [best] = self._ranked(rendered, candidates)
-        left = sound_of(sound, (best.latents if self.diffused else best.hidden)[used:])
+        left = sound.finish((best.latents if self.diffused else best.hidden)[used:])
         first = next(pieces := self._trimmed(left, trimmer), NO_SOUND)
         self._count_trimmed(rendered, trimmer)
         for samples in chain([first], pieces):

@@ -58,9 +58,8 @@ class HifiganSound:
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         return self.vocoder.feed(self.frames.feed(latents))
 
-    def finish(self) -> Iterator[np.ndarray]:
-        yield from self.vocoder.feed(self.frames.finish())
-        yield from self.vocoder.finish()
+    def finish(self, latents: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        return self.vocoder.finish(self.frames.finish(latents))
 
 
 class UnivnetSound:
@@ -96,8 +95,10 @@ class UnivnetSound:
         now, self.ahead = np.split(noise, [mel.shape[1]], axis=1)
         return self.vocoder.feed(np.concatenate((mel, now)))
 
-    def finish(self) -> Iterator[np.ndarray]:
-        return self.vocoder.finish()
+    def finish(self, mel: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        if mel is not None:
+            yield from self.feed(mel)
+        yield from self.vocoder.finish()
 
 
 def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: StreamingWindow | None = None) -> Windowed:
@@ -151,10 +152,8 @@ class SourceFilterSound:
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         return self._filtered(self.parameters.feed(self.frames.feed(columns) if self.frames else columns))
 
-    def finish(self) -> Iterator[np.ndarray]:
-        if self.frames:
-            yield from self._filtered(self.parameters.feed(self.frames.finish()))
-        yield from self._filtered(self.parameters.finish())
+    def finish(self, columns: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        yield from self._filtered(self.parameters.finish(self.frames.finish(columns) if self.frames else columns))
         yield self.sound.finish()
 
     def _filtered(self, parameters: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
@@ -175,7 +174,9 @@ class DiffusedSound:
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
         return self._vocoded(self.windows.feed(latents))
 
-    def finish(self) -> Iterator[np.ndarray]:
+    def finish(self, latents: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        if latents is not None:
+            yield from self.feed(latents)
         yield from self._vocoded(self.windows.finish())
         yield from self.vocoder.finish()
 
@@ -207,8 +208,9 @@ def make_vocoder(
 ) -> Any:
     """Create the object that makes one chunk's sound with the vocoder ``stage``.
 
-    You pass its method ``feed`` a mel (100, n), or latents (n, D). The latents include the latent of the stop code, as
-    in upstream's api_fast.py. ``HifiganSound`` and ``UnivnetSound`` explain the arguments.
+    You pass its methods ``feed`` and ``finish`` a mel (100, n), or latents (n, D). ``finish`` takes the last columns of
+    the chunk, and yields all remaining sound. The latents include the latent of the stop code, as in upstream's
+    api_fast.py. ``HifiganSound`` and ``UnivnetSound`` explain the arguments.
     """
     if stage == "hifigan":
         return HifiganSound(backend, config, conditioning, window)
@@ -217,12 +219,6 @@ def make_vocoder(
     if stage == "univnet":
         return UnivnetSound(backend, config, rng, window)
     return SourceFilterSound(backend, stage, config, rng, window)
-
-
-def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:
-    """Pass the last latents or mel frames to a vocoder object, and yield all its remaining sound."""
-    yield from source.feed(columns)
-    yield from source.finish()
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:

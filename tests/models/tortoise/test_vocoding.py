@@ -12,6 +12,8 @@ from torch import nn
 
 from ane.backends import load_backend
 from ane.backends.base import RowLimit, check_inputs
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.kernels import has_kernel
 from ane.backends.windows import WHOLE, StreamingWindow
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
@@ -21,6 +23,7 @@ from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.vocoding import (
+    LARGEST,
     SCALES,
     HifiganSound,
     LatentInterpolation,
@@ -29,7 +32,6 @@ from ane.models.tortoise.vocoding import (
     draw_noise,
     hifigan_sound,
     interpolate_latents,
-    sound_of,
 )
 from ane.system.decibels import snr_db
 from converters.coreml.coreml_package import CoreMLOptions
@@ -265,6 +267,38 @@ def packaged(shared: Path) -> Bundle:
     return converted(shared, core_ml, [OnnxOptions()], PREDICTED, target=OnnxTarget())
 
 
+@pytest.mark.parametrize("stage", PREDICTED)
+def test_a_late_stream_needs_fewer_calls_for_the_same_bits(stage, monkeypatch):
+    """Frames that arrived while other requests computed, against frames that arrive one by one."""
+    backend, calls = TorchBackend(model := open_model("demo"), "cpu"), []
+    run = backend.run
+
+    def counted(name: str, **inputs: np.ndarray) -> np.ndarray:
+        calls.append(inputs["frames"].shape[1])
+        return run(name, **inputs)
+
+    monkeypatch.setattr(backend, "run", counted)
+    columns, axis = np.random.default_rng(0).standard_normal((90, 100), dtype=np.float32), 0
+    if stage == "source_filter":
+        columns = np.concatenate((columns, columns), axis=1)[:, : model.config(stage).channels]
+    else:
+        columns, axis = np.repeat(columns, 4, axis=0).T - 4, 1
+
+    def streamed(size: int) -> np.ndarray:
+        calls.clear()
+        sound = SourceFilterSound(backend, stage, model.config(stage), noise(), StreamingWindow())
+        *pieces, last = pieces_of(columns, [size], axis)
+        return np.concatenate([*(part for piece in pieces for part in sound.feed(piece)), *sound.finish(last)])
+
+    expected, usual = streamed(1), len(calls)
+    for size in (5, 17, 200, 400):
+        np.testing.assert_array_equal(streamed(size), expected)
+        assert max(calls) <= LARGEST
+    assert backend.row_limit(stage).exact == has_kernel("fp32")
+    if backend.row_limit(stage).exact:
+        assert len(calls) == 2 < usual, "two calls of at most 254 frames"
+
+
 @pytest.mark.parametrize("engine", ["mil", "onnx:cpu"])
 @pytest.mark.parametrize("stage", PREDICTED)
 def test_the_sound_of_a_package_is_that_of_torch(packaged, engine, stage):
@@ -277,8 +311,8 @@ def test_the_sound_of_a_package_is_that_of_torch(packaged, engine, stage):
     expected, found = (
         np.concatenate(
             list(
-                sound_of(
-                    SourceFilterSound(load_backend(backend, packaged), stage, config, np.random.default_rng(1)), columns
+                SourceFilterSound(load_backend(backend, packaged), stage, config, np.random.default_rng(1)).finish(
+                    columns
                 )
             )
         )

@@ -19,7 +19,7 @@ from ane.backends.windows import StreamingWindow
 from ane.bundles import open_model
 from ane.bundles.torch_checkpoint import assemble, sources
 from ane.models.tortoise.checkpoints import import_tortoise
-from ane.models.tortoise.vocoding import bigvgan_sound, sound_of
+from ane.models.tortoise.vocoding import bigvgan_sound
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 from ane.system.decibels import snr_db
 from converters.conversion import convert
@@ -115,7 +115,7 @@ def test_its_sound_in_pieces_is_that_of_one_call(bundle):
     mel = np.random.default_rng(0).standard_normal((100, 140), dtype=np.float32)
     whole = backend.run("bigvgan", mel=mel[None])[0, 0]
     for window in (None, StreamingWindow()):
-        pieces = list(sound_of(bigvgan_sound(backend, config, window), mel))
+        pieces = list(bigvgan_sound(backend, config, window).finish(mel))
         assert len(pieces) > 1
         assert np.allclose(np.concatenate(pieces), whole, atol=1e-6)
 

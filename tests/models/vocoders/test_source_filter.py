@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ane.backends.base import RowLimit
 from ane.backends.windows import StreamingWindow
-from ane.models.tortoise.vocoding import SourceFilterSound, sound_of, vocoder_of
+from ane.models.tortoise.vocoding import SourceFilterSound, vocoder_of
 from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
 from ane.models.vocoders.source_filter import BINS, ENVELOPE, HOP, MIDDLE, PARAMETERS, SourceFilter, mel_bins
 from training.envelopes import envelopes_of
@@ -134,7 +134,7 @@ def test_streamed_latents_and_mels_sound_as_the_whole(stage, size):
         for piece in stream.feed(whole.take(range(start, min(start + size, 30)), axis))
     ]
     streamed = np.concatenate((*pieces, *stream.finish()))
-    expected = np.concatenate(list(sound_of(source(None), whole)))
+    expected = np.concatenate(list(source(None).finish(whole)))
     assert len(streamed) % HOP == 0
     np.testing.assert_allclose(streamed, expected, atol=2e-4)
 
