@@ -78,7 +78,7 @@ class SharedSteps(ABC):
                         report()
                         if self.turns:
                             # the thread that takes the turn may submit a prompt that shares the next step
-                            self.turns.offer(self._urgency, to_class=True)
+                            self.turns.offer(self._urgency, after_step=True)
             finally:
                 self._waiting.remove(waiter)
                 if self._leader in (None, waiter):  # ``None`` if this thread was woken to lead, but its wait is over

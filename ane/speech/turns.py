@@ -46,6 +46,7 @@ class Turns:
         self._free, self._members = calls, 0
         self._lock = threading.Lock()
         self._waiting: list[WaitingThread] = []  # in the order in which they came
+        self._passed_on = False  # whether a waiting thread got a turn during the present step (see ``offer``)
         self._all_threads = threading.Lock()
 
     @property
@@ -68,23 +69,29 @@ class Turns:
             with self._lock:
                 self._members -= 1
 
-    def offer(self, urgency: Urgency, to_class: bool = False) -> None:
+    def offer(self, urgency: Urgency, after_step: bool = False) -> None:
         """Let a waiting thread compute first if it is at least as urgent as this thread, and then wait for a turn.
 
         Args:
             urgency: Urgency of the calling thread.
-            to_class: Whether to compare only the classes of the two urgencies.
+            after_step: Whether the calling thread has run a step for several threads. If a waiting thread got another
+                turn during the step, the calling thread then goes on with the next step unless a thread of a more
+                urgent class waits. So the steps and the other threads use all turns. Otherwise, a waiting thread of the
+                same class goes first.
         """
         with self._lock:
             limit = urgency()
-            limit = (limit[0], inf) if to_class else limit
+            if after_step:
+                limit = limit[0], -inf if self._passed_on else inf
+                self._passed_on = False
             first = self._most_urgent()
             if first is None or first.urgency() > limit:
                 return
-            self._waiting.remove(first)
             own = self._wait_later(urgency)
-        first.granted.set()
+            self._pass_to(first)
         own.granted.wait()
+        if after_step:
+            self._passed_on = False
 
     @contextmanager
     def rest(self, urgency: Urgency) -> Iterator[None]:
@@ -141,9 +148,13 @@ class Turns:
         with self._lock:
             if (first := self._most_urgent()) is None:
                 self._free += 1
-                return
-            self._waiting.remove(first)
-        first.granted.set()
+            else:
+                self._pass_to(first)
+
+    def _pass_to(self, thread: WaitingThread) -> None:
+        self._passed_on = True
+        self._waiting.remove(thread)
+        thread.granted.set()
 
     def _most_urgent(self) -> WaitingThread | None:
         """Return the thread that goes next. Of several threads that are equally urgent, it is the first that came."""
