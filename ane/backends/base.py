@@ -40,8 +40,8 @@ class RowLimit:
     Attributes:
         most: Largest number of positions that the stage computes in one call. ``None`` means any number.
         divides: Whether callers may pass longer rows, which the stage then divides itself.
-        exact: Whether the bits of the output for a position are the same in every call that has all the positions on
-            which this output depends, so that callers may choose the length of each call freely.
+        exact: Whether a caller may choose the length of every call freely. The output for a position then has the same
+            bits in every call that has all the positions on which this output depends.
     """
 
     most: int | None = None

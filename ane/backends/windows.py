@@ -155,7 +155,7 @@ class Windowed:
             self._append(columns)
         if not self.exact or self.received > self._most:
             yield from self._complete_windows()
-        if self.received == self.done:
+        if self.columns is None or self.received == self.done:
             return
         if self.window is None:
             yield from self.whole(self.columns)
