@@ -1,9 +1,11 @@
 """Test the synthesizer on the embedded voice, for whole speech and for streams."""
 
 import platform
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,20 +36,22 @@ def voice_of_ones(synthesizer: TortoiseSpeaker, **fields) -> Voice:
 
 @both_paths
 def test_speech_is_float32_within_one_at_24_khz_and_depends_on_the_seed(synthesizer, settings):
-    speech, second, other = (synthesizer.speak(SENTENCE, seed=seed, settings=settings) for seed in (1, 1, 2))
+    speech = synthesizer.speak(SENTENCE, settings=settings)
+    again, other = (
+        synthesizer.speak(SENTENCE, seed=seed, settings=settings) for seed in (speech.seed, speech.seed + 1)
+    )
     audio = speech.audio
     assert (speech.sample_rate, audio.dtype, audio.ndim) == (24000, np.float32, 1)
     assert 0 < np.abs(audio).max() <= 1
     assert (speech.seconds, list(speech.seconds_by_phase)[:2]) == (len(audio) / 24000, ["voice", "decode"])
     assert speech.real_time_factor == speech.elapsed / speech.seconds
-    np.testing.assert_array_equal(audio, second.audio)
+    np.testing.assert_array_equal(audio, again.audio)
     assert len(audio) != len(other.audio) or np.abs(audio - other.audio).max() > 1e-3
 
 
-def test_a_random_seed_is_reported_and_reproduces_the_speech(synthesizer):
-    speech = synthesizer.speak(SENTENCE, settings=HIFIGAN)
-    np.testing.assert_array_equal(speech.audio, synthesizer.speak(SENTENCE, seed=speech.seed, settings=HIFIGAN).audio)
-    assert synthesizer.speak(SENTENCE, settings=HIFIGAN).seed != speech.seed
+def test_a_seed_is_drawn_for_each_speech_and_a_negative_one_refused(synthesizer):
+    assert synthesizer.request(SENTENCE).seed != synthesizer.request(SENTENCE).seed
+    assert_refused(r"^seed must be at least 0, got -1$", synthesizer.speak, SENTENCE, seed=-1, settings=HIFIGAN)
 
 
 @both_paths
@@ -59,10 +63,6 @@ def test_the_sound_of_the_chunks_joins_to_the_speech(synthesizer, settings):
     assert len(pieces) == len(speech.chunks) == 3
     np.testing.assert_array_equal(np.concatenate(pieces), speech.audio)
     assert (stream.facts, stream.notes, stream.seconds) == (speech.facts, speech.notes, speech.seconds)
-
-
-def test_a_negative_seed_is_refused(synthesizer):
-    assert_refused(r"^seed must be at least 0, got -1$", synthesizer.speak, SENTENCE, seed=-1, settings=HIFIGAN)
 
 
 def test_the_first_chunk_does_not_depend_on_the_chunks_after_it(synthesizer):
@@ -124,11 +124,8 @@ def test_load_answers_checkpoints_with_the_command_that_imports_them(
     golden_checkpoints, golden_config, tmp_path, monkeypatch
 ):
     """Sizes other than the official ones come from a config.json next to the .pth files."""
-    source = tmp_path / "checkpoints"
-    source.mkdir()
-    for file in golden_checkpoints.iterdir():
-        (source / file.name).symlink_to(file)
-    (source / "config.json").symlink_to(golden_config)
+    source = Path(shutil.copytree(golden_checkpoints, tmp_path / "checkpoints"))
+    shutil.copy(golden_config, source / "config.json")
     assert_refused(rf"`ane import {source} -o NAME`", ane.load, source)
     assert main(["import", str(source), "-o", str(tmp_path / "bundle"), "-q"]) == 0
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -151,7 +148,7 @@ def speak_alone(synthesizer) -> Callable[[str], Speech]:
     return cache(lambda text: synthesizer.speak(text, seed=4, settings=replace(CHUNKED, lanes=1)))
 
 
-@hypothesis_settings(max_examples=4, deadline=None)
+@hypothesis_settings(max_examples=3, deadline=None)
 @given(
     texts=st.lists(
         st.lists(
