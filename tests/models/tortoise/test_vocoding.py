@@ -1,7 +1,6 @@
 """Test that sound from latents or mels that arrive in parts equals the sound from all of them, however divided."""
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.kernels import has_kernel
 from ane.backends.windows import WHOLE, StreamingWindow
 from ane.bundles import open_model
-from ane.bundles.bundle import Bundle
 from ane.bundles.family import Config
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
@@ -140,9 +138,9 @@ def whole_and_pieces(
 
 
 @both_vocoders
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
-    length=st.integers(1, 150),
+    length=st.integers(1, 120),
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
     first=st.integers(1, 30),
     window=st.integers(1, 90),
@@ -180,7 +178,7 @@ def test_windows_grow_and_are_ready_in_time(backend, vocoder):
 
 
 @both_vocoders
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(length=st.integers(64, 600))
 def test_whole_sound_takes_calls_of_few_lengths(torch_vocoders, vocoder, length):
     """Between them and a single call there is only rounding."""
@@ -259,14 +257,6 @@ def test_noise_drawn_incrementally_equals_noise_drawn_at_once():
 PREDICTED = "source_filter", "mel_source_filter"
 
 
-@pytest.fixture(scope="module")
-def packaged(shared: Path) -> Bundle:
-    core_ml = converted(
-        shared, open_model("demo"), [CoreMLOptions("fp32", buckets=dict.fromkeys(PREDICTED, (64,)))], PREDICTED
-    )
-    return converted(shared, core_ml, [OnnxOptions()], PREDICTED, target=OnnxTarget())
-
-
 @pytest.mark.parametrize("stage", PREDICTED)
 def test_a_late_stream_needs_fewer_calls_for_the_same_bits(stage, monkeypatch):
     """Frames that arrived while other requests computed, against frames that arrive one by one."""
@@ -299,24 +289,21 @@ def test_a_late_stream_needs_fewer_calls_for_the_same_bits(stage, monkeypatch):
         assert len(calls) == 2 < usual, "two calls of at most 254 frames"
 
 
-@pytest.mark.parametrize("engine", ["mil", "onnx:cpu"])
-@pytest.mark.parametrize("stage", PREDICTED)
-def test_the_sound_of_a_package_is_that_of_torch(packaged, engine, stage):
-    rng, config = np.random.default_rng(0), packaged.config(stage)
-    columns = (
-        rng.standard_normal((40, config.channels), dtype=np.float32)
-        if stage == "source_filter"
-        else rng.standard_normal((100, 150), dtype=np.float32) - 4
-    )
-    expected, found = (
-        np.concatenate(
-            list(
-                SourceFilterSound(load_backend(backend, packaged), stage, config, np.random.default_rng(1)).finish(
-                    columns
-                )
-            )
-        )
-        for backend in ("torch:cpu", engine)
-    )
+@pytest.mark.parametrize(("engine", "stage"), [("mil", "source_filter"), ("onnx:cpu", "mel_source_filter")])
+def test_the_sound_of_a_package_is_that_of_torch(shared, engine, stage):
+    model, rng = open_model("demo"), np.random.default_rng(0)
+    if engine == "mil":
+        packaged = converted(shared, model, [CoreMLOptions("fp32", buckets={stage: (64,)})], [stage])
+        columns = rng.standard_normal((40, model.config(stage).channels), dtype=np.float32)
+    else:
+        packaged = converted(shared, model, [OnnxOptions()], [stage], target=OnnxTarget())
+        columns = rng.standard_normal((100, 150), dtype=np.float32) - 4
+
+    def sound(backend: str) -> np.ndarray:
+        network = load_backend(backend, packaged)
+        source = SourceFilterSound(network, stage, model.config(stage), np.random.default_rng(1))
+        return np.concatenate(list(source.finish(columns)))
+
+    expected, found = sound("torch:cpu"), sound(engine)
     assert len(found) == len(expected)
     assert snr_db(expected, found) >= 50
