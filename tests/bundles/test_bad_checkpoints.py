@@ -123,7 +123,8 @@ def test_latents_of_a_voice_are_no_network(tmp_path):
 def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(directory):
     shutil.copy(packaged_file("tokenizer.json"), directory)
     edit_json(directory / "tokenizer.json", lambda tokenizer: tokenizer["model"]["vocab"].update(zzz=5000))
-    assert "gives 'zzz' the id 5000, but the ids of the decoder's vocabulary end at " in refusal(directory)
+    own = directory / "tokenizer.json"
+    assert f"{own} gives 'zzz' the id 5000, but the ids of the decoder's vocabulary end" in refusal(directory)
     (directory / "tokenizer.json").unlink()
     fewer = {"autoregressive.pth": {"number_text_tokens": 200, "start_text_token": 199}}
     assert "has no tokenizer.json, and the one used in its place gives" in refusal(directory, fewer)

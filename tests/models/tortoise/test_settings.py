@@ -34,6 +34,7 @@ def test_the_models_settings_override_the_preset_and_changes_override_both(prese
     assert (own.sampling, own.split) == (Sampling(repetition_penalty=1.0), (80, 125))
     assert (plain.silence, own.silence) == (None, (0.1, 0.25))
     assert TortoiseSettings.of(preset, model, split=None).split is None
+    assert TortoiseSettings.of(preset, model, split=(1, 1)).split == (1, 1)
     assert TortoiseSettings.of(preset, model, diffusion=Diffusion(5)).diffusion.steps == 5
 
 
