@@ -157,7 +157,7 @@ class Turns:
         thread.granted.set()
 
     def _most_urgent(self) -> WaitingThread | None:
-        """Return the thread that goes next. Of several threads that are equally urgent, it is the first that came."""
+        """Return the most urgent thread, or ``None``. If several are equally urgent, return the one that came first."""
         return min(self._waiting, key=methodcaller("urgency"), default=None)
 
     def _wait_later(self, urgency: Urgency) -> WaitingThread:

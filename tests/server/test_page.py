@@ -164,15 +164,16 @@ def test_the_sound_can_be_downloaded(page, downloads):
     wait_until(lambda: text_of(page, "status").startswith("Done"))
     page.find_element("id", "download").click()
     file = downloads / "speech.wav"
-    wait_until(file.exists)
+    wait_until(lambda: file.exists() and file.stat().st_size)  # Chromium makes an empty file first
     data = file.read_bytes()
     assert (data[:4], data[8:16], int.from_bytes(data[4:8], "little")) == (b"RIFF", b"WAVEfmt ", len(data) - 8)
     np.testing.assert_allclose(np.frombuffer(data[44:], "<i2") / 32768, heard(page), atol=1e-6)
     # the MP3 must contain the sound that is shown, not this text
     page.execute_script("$('text').value = 'Another text.'")
     page.find_element("id", "download-mp3").click()
-    wait_until((downloads / "speech.mp3").exists)
-    assert abs(soundfile.info(downloads / "speech.mp3").duration - len(heard(page)) / RATE) < 0.1
+    mp3 = downloads / "speech.mp3"
+    wait_until(lambda: mp3.exists() and mp3.stat().st_size)
+    assert abs(soundfile.info(mp3).duration - len(heard(page)) / RATE) < 0.1
     assert text_of(page, "status") == "The MP3 is ready."
 
 
