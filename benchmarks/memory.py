@@ -23,10 +23,11 @@ from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
 from ane.commands.arguments import comma_separated, counts
 from ane.system.errors import UserError
+from ane.system.machine import peak_memory_bytes
 from benchmarks.harness import Benchmark, BenchmarkResult, check_names, model_name
 from training.text import held_out_sentences
 
-SAMPLING_INTERVAL = 0.02  # seconds between two readings of private memory
+SAMPLING_INTERVAL = 0.02  # seconds between two readings of the memory
 CHARACTERS_PER_MINUTE = 900  # approximate speed of the model `demo`
 SENTENCES_PER_PARAGRAPH = 6
 COMMANDS = ("say", "read")
@@ -51,10 +52,10 @@ def run_command(*command: str) -> tuple[float, int, int]:
 
     Raises UserError if the command fails.
     """
-    start, private = time.perf_counter(), 0
+    start, peak, private = time.perf_counter(), 0, 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while True:
-        private = max(private, private_bytes(process.pid))
+        peak, private = peak_memory_bytes(process.pid) or peak, max(private, private_bytes(process.pid))
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             break
@@ -62,8 +63,8 @@ def run_command(*command: str) -> tuple[float, int, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise UserError(f"status {process.returncode} from: {' '.join(command)}")
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
-    return time.perf_counter() - start, usage.ru_maxrss * unit, private
+    # Linux tells the peak while the process runs. macOS tells it at the end, in bytes
+    return time.perf_counter() - start, peak or usage.ru_maxrss, private
 
 
 def private_bytes(pid: int) -> int:
@@ -91,8 +92,6 @@ def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) 
             options.bundle or "demo",
             *(["--preset", preset, "--seed", "0"] if preset else []),
             "-q",
-            "--backend",
-            "torch:cpu",
             "-o",
             str(sound),
         )
