@@ -195,7 +195,7 @@ def test_two_processes_never_get_the_same_chunk_unless_one_is_silent_for_a_minut
     assert second.claim(plan.digest).chunk.number == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: run it on Linux or macOS")
 def test_the_chunk_of_a_process_that_ended_is_free_at_once(tmp_path):
     store, plan = adopted(tmp_path / "job", lambda: 0.0)
     ended = start_child(lambda: None)
@@ -313,7 +313,7 @@ def test_the_committed_campaign_found_nothing_wrong():
     assert result["sigstops"] >= 20
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: run it on Linux or macOS")
 def test_two_processes_on_one_job_of_which_one_is_killed_speak_each_chunk_once(tmp_path):
     (tmp_path / "alone").mkdir()
     whole_run(tmp_path / "alone")
