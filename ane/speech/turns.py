@@ -45,8 +45,8 @@ class Turns:
         self.calls, self.threads = calls, threads
         self._free, self._members = calls, 0
         self._lock = threading.Lock()
-        self._waiting: list[WaitingThread] = []  # in the order in which they came
-        self._passed_on = False  # whether a waiting thread got a turn during the present step (see ``offer``)
+        self._waiting: list[WaitingThread] = []  # The thread that came first is the first
+        self._passed_on = False  # True if a waiting thread got a turn during this step (see ``offer``)
         self._all_threads = threading.Lock()
 
     @property
