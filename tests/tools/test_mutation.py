@@ -1,11 +1,15 @@
 """Test the program that samples mutants, on a project with one module."""
 
+import asyncio
 import json
+import sys
+from functools import cache
 
 import pytest
 
-from tools.mutation.__main__ import TreeCopy, draw, main, relevant_tests, score
+from tools.mutation.__main__ import TreeCopy, draw, main, nearest_first, score
 from tools.mutation.mutants import find_mutants
+from tools.mutation.reach import instrumented, measure, reaching
 
 MODULE = '''"""A number in a range, or 0 – with "ü" before it."""
 
@@ -88,7 +92,9 @@ def test_sound_relevant_tests_a_mutant_kill_it_and_survivors_are_tried_again(pro
         ("survived", ""),
     ]
     assert (project / "ane" / "ranges.py").read_text(encoding="utf-8") == MODULE
-    (project / "tests" / "test_broken.py").write_text("def test_broken():\n    assert False", encoding="utf-8")
+    (project / "tests" / "test_broken.py").write_text(
+        "from ane.ranges import clamp\ndef test_broken():\n    assert clamp(3) != 3", encoding="utf-8"
+    )
     (project / "tests" / "test_more.py").write_text(
         "from ane.ranges import clamp\ndef test_more():\n    assert clamp(2.0) is not 2", encoding="utf-8"
     )
@@ -97,21 +103,55 @@ def test_sound_relevant_tests_a_mutant_kill_it_and_survivors_are_tried_again(pro
     assert (results["score"], results["left out"]) == (1.0, ["tests/test_broken.py::test_broken"])
 
 
-def test_tests_of_a_module_and_of_the_modules_that_import_it_run(project):
-    for name, text in (
-        ("ane/audio/levels.py", ""),
-        ("ane/speech/lanes.py", "from ane.audio import levels"),
-        ("tests/audio/test_levels_of_sound.py", ""),
-        ("tests/more/test_decibels.py", "import ane.audio.levels"),
-        ("tests/speech/test_lanes.py", "from ane.speech.lanes import step"),
-        ("tests/speech/test_words.py", "import ane.speech.words"),
-    ):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text, encoding="utf-8")
-    assert relevant_tests(project, "ane.speech.lanes") == ["tests/speech/test_lanes.py", "tests/speech"]
-    assert relevant_tests(project, "ane.audio.levels") == [
-        "tests/audio/test_levels_of_sound.py",
-        "tests/audio",
-        "tests/more/test_decibels.py",
-        "tests/speech/test_lanes.py",
-    ]
+def test_calls_of_a_function_are_reported_also_from_a_child_process_and_constants_belong_to_who_names_them(project):
+    (project / "tests" / "test_more.py").write_text(
+        "import os, subprocess, sys\ndef test_in_a_child():\n"
+        "    subprocess.run([sys.executable, '-c', 'from ane.ranges import clamp; clamp(1)'], check=True)\n"
+        "def test_of_nothing():\n    import ane.ranges",
+        encoding="utf-8",
+    )
+    (project / "reports").mkdir()
+    reached = measure(project, [sys.executable, "-m", "pytest", "-q", "-n", "0"], project / "reports")
+    tests = {"tests/test_ranges.py::test_values_are_clamped[an id with spaces]", "tests/test_more.py::test_in_a_child"}
+    assert {name: set(found) for name, found in reached.items()} == {"ane.ranges:clamp": tests}
+    for line in (3, 6, 10):  # the constant that the function names, its parameters, its body
+        assert set(reaching(reached, {"ane.ranges": MODULE}, "ane.ranges", line)) == tests
+    assert reaching(reached, {"ane.ranges": MODULE}, "ane.ranges", 1) == {}
+
+
+SHAPES = """class A:
+    def one(self): return 1
+    async def two(self, x=3,
+                  y=4): return x
+    @property
+    def three(self):
+        \"\"\"Doc.\"\"\"
+        @cache
+        def four():
+            return "ü"
+        return four()
+    def five(self): ...
+"""
+
+
+def test_each_function_with_statements_gets_a_probe_at_its_start():
+    source = instrumented("m", SHAPES)
+    notes = []
+    exec(
+        source.replace("from ane._reached import note as _note; ", ""), names := {"_note": notes.append, "cache": cache}
+    )
+    shape = names["A"]()
+    assert (shape.one(), asyncio.run(shape.two()), shape.three, shape.five()) == (1, 3, "ü", None)
+    assert notes == ["m:A.one", "m:A.two", "m:A.three", "m:A.three.four"]
+
+
+def test_short_tests_near_a_module_run_first_as_many_as_there_is_time_for():
+    tests = {
+        "tests/test_all.py::a": 0.1,
+        "tests/audio/test_levels_of_sound.py::b": 9.0,
+        "tests/audio/test_trims.py::c[x]": 2.0,
+        "tests/audio/test_trims.py::d": 1.0,
+    }
+    every = [name for name, _ in sorted(tests.items(), key=lambda each: "bdca".index(each[0].partition("::")[2][0]))]
+    assert nearest_first(tests, "ane.audio.levels", 20) == every
+    assert nearest_first(tests, "ane.audio.levels", 10.5) == every[:2]

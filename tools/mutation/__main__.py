@@ -1,7 +1,8 @@
 """Test whether tests notice random changes to the code: ``python -m tools.mutation --modules A,B --sample K -o FILE``.
 
-The program draws K mutants of the modules. For each mutant, it runs tests of the module (``relevant_tests``) until one
-fails, in a copy of the tree. FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write
+The program draws K mutants of the modules. For each mutant, it runs the tests that reach its function until one fails,
+in a copy of the tree. Which tests these are, it finds by running all tests once (``tools/mutation/reach.py``), or reads
+from the file of ``--reach``. FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write
 the reason in its field "equivalent". A second run with the same FILE keeps the verdicts, but tries survivors without a
 reason again. The library mutmut would run every mutant of a module, because it cannot draw a sample from a seed.
 """
@@ -19,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -29,6 +31,7 @@ from typing import Any
 import pytest
 
 from tools.mutation.mutants import Mutant, find_mutants
+from tools.mutation.reach import measure, module_of, reaching
 
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
 # options that make pytest start fast, because starting takes most of the time of a killed mutant
@@ -49,9 +52,9 @@ PYTEST = (
     "-p",
     "no:cacheprovider",
 )
+ALL_TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "--timeout", "180")
 
-
-FEW = 8  # modules that import a module, up to which their tests also run for its mutants
+Reached = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,15 @@ class TreeCopy:
     sound: set[str] = field(default_factory=set)
     unsound: set[str] = field(default_factory=set)
 
-    def verdict(self, mutant: Mutant) -> tuple[str, str]:
-        """Return ``killed``, ``survived`` or ``timeout``, and the failed test.
+    def verdict(self, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
+        """Run tests on a mutant. Return ``killed``, ``survived`` or ``timeout``, and the failed test.
 
         A failed test counts only if it also fails alone, and passes alone without the mutant.
         """
-        tests = relevant_tests(self.root, mutant.module)
-        while True:
+        while tests := [test for test in tests if test.partition("[")[0] not in self.unsound]:
             self._write(mutant.module, mutant.source)
             try:
-                verdict, failed = self.run(*tests, *(f"--deselect={test}" for test in sorted(self.unsound)))
+                verdict, failed = self.run(*tests)
                 again = verdict if not failed else self.run(failed)[0]
             finally:
                 self._write(mutant.module, mutant.original)
@@ -87,6 +89,7 @@ class TreeCopy:
                 return verdict, failed
             self.unsound.add(failed)
             sys.stderr.write(f"left out, because it does not depend on the mutant alone: {failed}\n")
+        return "survived", ""
 
     def passes(self, test: str) -> bool:
         """Return whether a test passes alone, without a mutant."""
@@ -127,36 +130,22 @@ def file_of(module: str) -> str:
     return module.replace(".", "/") + ".py"
 
 
-def relevant_tests(root: Path, module: str) -> list[str]:
-    """Return the tests of a module, as paths relative to ``root``, in the order in which to run them.
+def nearest_first(tests: Mapping[str, float], module: str, seconds: float) -> list[str]:
+    """Return the tests of a module in the order in which to run them, as far as their durations add up to ``seconds``.
 
-    First the test files that are named like the module, then the folder that mirrors the module's folder, then other
-    test files that import the module, or a module that imports it. If more than ``FEW`` modules import the module, the
-    tests of these modules are left out.
+    First tests in files that are named like the module, then tests in the folder that mirrors the module's folder, then
+    the others. Of these, short tests come first.
     """
     *folders, name = module.removeprefix("ane.").split(".")
-    folder = root / "tests" / Path(*folders)
-    while not folder.is_dir():
-        folder = folder.parent
-    importers = [
-        ".".join(path.relative_to(root).with_suffix("").parts)
-        for path in importing(module, (root / "ane").rglob("*.py"))
-    ]
-    others = {
-        path
-        for each in (module, *(importers if len(importers) <= FEW else ()))
-        for path in importing(each, (root / "tests").rglob("test_*.py"))
-        if not path.is_relative_to(folder)
-    }
-    tests = *sorted(folder.rglob(f"test_*{name}*.py")), folder, *sorted(others)
-    return [path.relative_to(root).as_posix() for path in tests]
 
+    def distance(test: str) -> int:
+        file = Path(test.partition("::")[0])
+        near = file.parent.parts[: len(folders) + 1] == ("tests", *folders)
+        return 2 - near - (near and name in file.stem)
 
-def importing(module: str, files: Iterable[Path]) -> list[Path]:
-    """Return the files that name a module, or import it from its package."""
-    package, _, name = module.rpartition(".")
-    named = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
-    return [path for path in files if named.search(path.read_text(encoding="utf-8"))]
+    every = sorted(tests, key=lambda test: (distance(test), tests[test], test))
+    total = accumulate(tests[test] for test in every)
+    return [test for test, sum_ in zip(every, total, strict=True) if sum_ <= seconds]
 
 
 def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
@@ -175,10 +164,22 @@ def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def trial(copies: "Queue[TreeCopy]", mutant: Mutant) -> dict[str, Any]:
+def read_reach(file: Path | None, root: Path, folder: Path) -> Reached:
+    """Read which tests reach which function. If there is no file, run all tests, and write it."""
+    if file and file.exists():
+        return json.loads(file.read_text(encoding="utf-8"))
+    (folder / "reports").mkdir()
+    copied = Path(shutil.copytree(root, folder / "reach", ignore=NOT_COPIED))
+    reached = measure(copied, [*ALL_TESTS], folder / "reports")
+    if file:
+        file.write_text(json.dumps(reached, indent=1) + "\n", encoding="utf-8")
+    return reached
+
+
+def trial(copies: "Queue[TreeCopy]", mutant: Mutant, tests: list[str]) -> dict[str, Any]:
     copy, began = copies.get(), time.monotonic()
     try:
-        verdict, test = copy.verdict(mutant)
+        verdict, test = copy.verdict(mutant, tests)
     finally:
         copies.put(copy)
     result = {
@@ -209,7 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--modules", required=True, metavar="A,B", help="dotted names of modules or packages")
     add("--seed", type=int, default=0)
     add("--sample", type=int, default=200, metavar="K", help="number of mutants to draw (%(default)s)")
-    add("--seconds", type=float, default=1800.0, metavar="S", help="seconds for the tests of a mutant (%(default)g)")
+    add("--seconds", type=float, default=180.0, metavar="S", help="tests to run for a mutant, in seconds (%(default)g)")
+    add("--reach", type=Path, metavar="FILE", help="which tests reach which function (JSON), written if it is missing")
     add("--jobs", type=int, default=2, metavar="N", help="number of mutants to try at once (%(default)s)")
     add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="source tree (%(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
@@ -220,18 +222,31 @@ def main(arguments: list[str] | None = None) -> int:
     results = {each["key"]: each for each in before if each["verdict"] != "survived" or each["equivalent"]}
     mutants = draw(options.root, modules, options.seed, options.sample)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as threads:
+        reached = read_reach(options.reach, options.root, Path(folder))
         copies: Queue[TreeCopy] = Queue()
         unsound = set[str]()
         for number in range(options.jobs):
             copies.put(
                 TreeCopy(
                     Path(shutil.copytree(options.root, f"{folder}/{number}", ignore=NOT_COPIED)),
-                    options.seconds,
+                    4 * options.seconds,  # two mutants at once, and a mutant may make tests slow
                     unsound=unsound,
                 )
             )
         waiting = [mutant for mutant in mutants if mutant.key not in results]
-        for done in as_completed([threads.submit(trial, copies, mutant) for mutant in waiting]):
+        sources = {
+            module_of(path, options.root): path.read_text("utf-8") for path in (options.root / "ane").rglob("*.py")
+        }
+        trials = [
+            threads.submit(
+                trial,
+                copies,
+                mutant,
+                nearest_first(reaching(reached, sources, mutant.module, mutant.line), mutant.module, options.seconds),
+            )
+            for mutant in waiting
+        ]
+        for done in as_completed(trials):
             results[done.result()["key"]] = done.result()
             ordered = [results[mutant.key] for mutant in mutants if mutant.key in results]
             left_out = {"left out": sorted(unsound)} if unsound else {}
