@@ -248,7 +248,7 @@ class PlayerProcess:
         self,
         sample_rate: int,
         expected: float | None,
-        at_once: bool = False,
+        at_once: bool,
         name: str | None = None,
         program: str | Sequence[str] = PLAYER,
     ):

@@ -279,7 +279,7 @@ child.main()
 
 
 def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
-    playing = PlayerProcess(RATE, 1.0, program=(sys.executable, "-c", CHILD, str(tmp_path)))
+    playing = PlayerProcess(RATE, 1.0, False, program=(sys.executable, "-c", CHILD, str(tmp_path)))
     for piece in np.split(tone(1.0), 5):
         playing.feed(piece)
     wait_until((tmp_path / "times").exists)
@@ -320,7 +320,7 @@ def test_the_device_that_was_checked_plays_unless_its_rate_is_another(device, ra
 
 def test_a_failure_of_the_device_is_one_line_in_this_process():
     command = (sys.executable, "-c", "print('the sound device stopped'); raise SystemExit(1)")
-    playing = PlayerProcess(RATE, None, program=command)
+    playing = PlayerProcess(RATE, None, False, program=command)
     playing._process.wait()
     with pytest.raises(PlayerError, match=r"^the sound device stopped$"):
         playing.feed(tone(10.0))
@@ -328,6 +328,6 @@ def test_a_failure_of_the_device_is_one_line_in_this_process():
 
 
 def test_closing_stops_the_child_at_once():
-    playing = PlayerProcess(RATE, None, program=(sys.executable, "-c", "import time; time.sleep(60)"))
+    playing = PlayerProcess(RATE, None, False, program=(sys.executable, "-c", "import time; time.sleep(60)"))
     playing.close()
     assert playing._process.returncode

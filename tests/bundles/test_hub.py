@@ -298,6 +298,7 @@ def test_faults_of_repositories_are_reported(run_import, files, tmp_path):
     errors = run_import(repositories, *commands, config=None, fails=True)
     for (name, message), error in zip((expected | wrong).items(), errors, strict=True):
         assert message in error, name
+    assert errors[0].endswith("it is not a Tortoise repository")  # which has no checkpoints to name
     assert not (tmp_path / "out").exists()
 
 

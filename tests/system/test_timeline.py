@@ -37,6 +37,14 @@ def test_peak_memory_follows_what_the_process_allocates():
     assert 32 << 20 < int(grown) < 128 << 20
 
 
+@pytest.mark.parametrize(("system", "expected"), [("darwin", 7000), ("freebsd", 7000 * 1024)])
+def test_peak_memory_without_proc_is_that_of_getrusage_in_bytes_on_a_mac_and_else_in_kib(monkeypatch, system, expected):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(machine.Path, "read_text", lambda path: (_ for _ in ()).throw(FileNotFoundError))
+    monkeypatch.setattr(machine.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=7000))
+    assert machine.peak_memory_bytes() == expected
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
 def test_peak_memory_of_another_process_is_read_while_it_runs():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:

@@ -63,6 +63,9 @@ def test_a_quotation_is_held_back_until_it_ends():
     reader = ClauseReader()
     assert reader.feed('He said "Go away. Do it now, please. Then come ') == []
     assert reader.feed('back." And she ') == ['He said "Go away. Do it now, please. Then come back."']
+    late = "and on " * 30 + '"Come here now. ' + "And so it goes, my friend. " * 6
+    first, *_ = ClauseReader().feed(late)
+    assert (len(first), first[-10:]) == (306, "my friend.")  # after 300 characters, a quotation may be divided
 
 
 @pytest.mark.parametrize(

@@ -165,3 +165,7 @@ def test_another_file_is_refused_with_what_was_seen(golden_checkpoints, tmp_path
         r"is not a BigVGAN, .* but holds conv_pre\.weight",
         lambda: import_tortoise(golden_checkpoints, vocoder=tmp_path / "other.pth"),
     )
+    assert_refused(
+        r"^vocoder .*none\.pth: no such file",
+        lambda: import_tortoise(golden_checkpoints, vocoder=tmp_path / "none.pth"),
+    )
