@@ -44,7 +44,8 @@ def describe(target: str, kind: str, name: str) -> str:
 def descriptions() -> dict[tuple[str, str, str], tuple[str, str]]:
     """Read the table of descriptions: pairs (axes, meaning) by (format, kind of function, name)."""
     with VALUES.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        lines = (line for line in file if not line.startswith("#"))
+        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
     return {
         (row["format"], kind, row["name"]): (row["axes"], row["meaning"])
         for row in rows

@@ -34,7 +34,14 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [
 # files of the table of every file
 LISTED = [
     *(f"{folder}/**/*.py" for folder in ("ane", "converters", "training", "benchmarks", "tools", "examples", "docs")),
-    *("ane/**/*.html", "ane/**/*.cpp", "ane/**/*.h", "converters/swift/template/**/*.swift"),
+    *(
+        "ane/**/*.html",
+        "ane/**/*.tsv",
+        "ane/**/*.cpp",
+        "ane/**/*.h",
+        "converters/*.tsv",
+        "converters/swift/template/**/*.swift",
+    ),
     *("training/*.sh", "training/*.toml", "training/config/*.toml", "benchmarks/*.sh", "tools/**/*.c"),
     *(".ci/*", ".github/workflows/*.yml", "Dockerfile", "compose.yaml", "justfile"),
 ]

@@ -57,7 +57,7 @@ def borrowed_words() -> dict[str, str]:
     The keys are the words with diacritics, and also without them, except for the words in ``ENGLISH_TOO``.
     """
     lines = (DATA / "borrowed_words.tsv").read_text(encoding="utf-8").splitlines()
-    written = dict(line.split("\t") for line in lines)
+    written = dict(line.split("\t") for line in lines if not line.startswith("#"))
     plain = {without_marks(word): phonemes for word, phonemes in written.items()}
     return {word: phonemes for word, phonemes in plain.items() if word not in ENGLISH_TOO} | written
 
