@@ -134,7 +134,14 @@ class ServerProcess:
         return self
 
     def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+        """The records of the log so far. Each line must be one."""
+        records, text = [], self.log_file.read_text()
+        for line in text.splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError as fault:
+                raise AssertionError(f"not a record: {line!r} in {text}") from fault
+        return records
 
     def ask(
         self, path: str, body: bytes | dict[str, Any] | None = None, method: str | None = None, **headers: str
