@@ -285,6 +285,9 @@ def test_bench_measures_mlx_and_torch_and_auto_follows(bundle, monkeypatch, caps
 
 
 def test_the_decoder_and_the_other_networks_run_where_each_was_fastest(bundle, tmp_path, caplog, capsys):
+    remember(
+        bundle, "2026-11-28T10:00:00", EngineChoice("torch:cpu"), EngineChoice("torch:cpu")
+    )  # replaced by the next
     remember(bundle, "2026-11-29T10:00:00", EngineChoice("mlx"), EngineChoice("torch:cpu"))
     with caplog.at_level("INFO"):
         backend = load_backend("auto", bundle)
