@@ -9,11 +9,13 @@ import ast
 import os
 import re
 import subprocess
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-PROBE = "from ane._reached import note as _note; _note({name!r})"
+# a child process of ``ane.system.child_process`` runs functions before it can import ``ane``
+PROBE = "getattr(__import__('sys').modules.get('ane._reached'), 'note', len)({name!r})"
 REPORTER = '''"""Report calls."""
 import os
 seen = set()
@@ -77,6 +79,8 @@ def measure(root: Path, pytest: list[str], folder: Path) -> dict[str, dict[str, 
     for path in sorted((root / "ane").rglob("*.py")):
         path.write_text(instrumented(module_of(path, root), path.read_text(encoding="utf-8")), encoding="utf-8")
     (root / "ane" / "_reached.py").write_text(REPORTER.format(folder=folder), encoding="utf-8")
+    with (root / "ane" / "__init__.py").open("a", encoding="utf-8") as package:
+        package.write("\nfrom ane import _reached as _reached\n")
     done = subprocess.run(
         [*pytest, "--durations=0"],
         cwd=root,
@@ -100,12 +104,15 @@ def reaching(
 ) -> dict[str, float]:
     """Return the tests that reach a line of a module, with their seconds.
 
-    A line outside functions is reached by the tests of every function that names what the line belongs to, a constant
-    or a class, or names another constant or class that names it. ``sources`` has the source of each module.
+    If no test was seen to reach a function, the tests of its module count. A line outside functions is reached by the
+    tests of every function that names what the line belongs to, a constant or a class, or names another constant or
+    class that names it. ``sources`` has the source of each module.
     """
     inside = [(first, name) for name, first, last, _ in function_texts(sources[module]) if first <= line <= last]
     if inside:
-        return dict(reached.get(f"{module}:{max(inside)[1]}", {}))
+        of_function = reached.get(f"{module}:{max(inside)[1]}", {})
+        of_module = (tests for name, tests in reached.items() if name.startswith(f"{module}:"))
+        return dict(of_function or ChainMap(*map(dict, of_module)))
     statements = {other: statement_texts(source) for other, source in sources.items()}
     wanted = {name for names, first, last, _ in statements[module] if first <= line <= last for name in names}
     found, new = dict[str, float](), set(wanted)
