@@ -144,6 +144,7 @@ def spoken(text: str) -> list[tuple[str, tuple[float, float]]]:
         ("It cost $5 today.", "it cost five dollars today", [(0, 1), (1, 2), (2, 4), (4, 5)]),
         ("Dr. Lee didn't.", "doctor lee didn't", [(0, 1), (1, 2), (2, 3)]),
         ("Well — yes.", "well yes", [(0, 1), (1, 1), (1, 2)]),
+        ("Go on.", "go on and on", [(0, 1), (1, 4)]),
         ("Say {HH AH0 L OW1}, now.", "say HHAH0LOW1 now", [(0, 1), (1, 2), (2, 3)]),
     ],
 )

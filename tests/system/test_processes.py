@@ -90,6 +90,10 @@ def folder(tmp_path, monkeypatch) -> Path:
     return modules
 
 
+def test_a_child_imports_the_whole_package(folder):
+    assert printed(folder, "import ane\nprint(ane.UserError.__module__)") == "ane.system.errors\n"
+
+
 def test_a_module_of_the_working_directory_is_never_run(folder, tmp_path, monkeypatch):
     """A module that lies beside the user's files, as under the name of a library."""
     here, mark = tmp_path / "here", tmp_path / "ran"

@@ -161,3 +161,9 @@ def test_only_the_last_steps_are_guided():
 )
 def test_steps_of_guidance_that_would_be_ignored_are_refused(guidance, steps, message):
     assert_refused(message, Diffusion, 10, guidance=guidance, guidance_steps=steps)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_the_first_variance_of_the_posterior_is_the_second_as_upstream_has_it(steps):
+    logarithms = Schedule(steps).posterior_log_variance_clipped
+    assert logarithms[0] == logarithms[1]

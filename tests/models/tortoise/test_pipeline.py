@@ -222,6 +222,20 @@ def test_a_stream_states_the_same_words_while_it_sounds(synthesizer, candidates)
     assert all(-1e-6 < streamed.end - word.end < 0.2 for streamed, word in zip(stream.words, words, strict=True))
 
 
+def test_words_come_earlier_by_the_silence_that_is_trimmed_before_them(synthesizer):
+    settings = TortoiseSettings.of("fastest", synthesizer.model.settings)
+    whole, trimmed = (
+        synthesizer.speak(TEXT, seed=1, settings=replace(settings, silence=silence), word_times=True)
+        for silence in (None, (0.02, 0.02))
+    )
+    cut = whole.words[1].start - trimmed.words[1].start
+    begin = round(cut * whole.sample_rate)
+    assert begin > 500
+    np.testing.assert_array_equal(whole.audio[begin:][1000:9000], trimmed.audio[1000:9000])
+    for one, other in zip(whole.words[1:], trimmed.words[1:], strict=True):
+        assert (one.start - other.start, one.end - other.end) == pytest.approx((cut, cut), abs=1e-6)
+
+
 def test_words_follow_speed_and_pauses(synthesizer):
     text = "One small boat [pause:800ms] lay on the sand."
     words, faster = (
