@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import io
+import struct
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -144,6 +145,8 @@ def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
 def test_a_finished_file_states_its_length(server, form):
     _, finished, headers = server.speak(model="heart", input=TEXT, response_format=form, stream=False)
     assert int(headers["Content-Length"]) == len(finished)
+    if form == "wav":  # the lengths after RIFF and after data
+        assert struct.unpack_from("<4xI32xI", finished) == (len(finished) - 8, len(finished) - 44)
     samples = sound_of(server.speak(model="heart", input=TEXT, response_format="wav").data)
     if form == "pcm":
         assert finished == server.speak(model="heart", input=TEXT, response_format="pcm").data

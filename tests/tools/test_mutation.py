@@ -10,7 +10,7 @@ import pytest
 
 from tools.mutation.__main__ import TreeCopy, draw, main, nearest_first, score
 from tools.mutation.mutants import find_mutants
-from tools.mutation.reach import instrumented, measure, reaching
+from tools.mutation.reach import Reach, instrumented, measure
 
 MODULE = '''"""A number in a range, or 0 – with "ü" before it."""
 
@@ -115,9 +115,11 @@ def test_calls_of_a_function_are_reported_also_from_a_child_process_and_constant
     reached = measure(project, [sys.executable, "-m", "pytest", "-q", "-n", "0"], project / "reports")
     tests = {"tests/test_ranges.py::test_values_are_clamped[an id with spaces]", "tests/test_more.py::test_in_a_child"}
     assert {name: set(found) for name, found in reached.items()} == {"ane.ranges:clamp": tests}
-    for line in (3, 6, 10):  # the constant that the function names, its parameters, its body
-        assert set(reaching(reached, {"ane.ranges": MODULE}, "ane.ranges", line)) == tests
-    assert reaching(reached, {"ane.ranges": MODULE}, "ane.ranges", 1) == {}
+    reach = Reach(reached, {"ane.ranges": MODULE}, {"tests/test_low.py": "LOW", "tests/test_lower.py": "LOWER"})
+    assert set(reach.tests("ane.ranges", 3)) == {*tests, "tests/test_low.py"}  # the function and a file name it
+    for line in (6, 10):  # the function's parameters, and its body
+        assert set(reach.tests("ane.ranges", line)) == tests
+    assert reach.tests("ane.ranges", 1) == {}
 
 
 SHAPES = """class A:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Any
 import pytest
 
 from tools.mutation.mutants import Mutant, find_mutants
-from tools.mutation.reach import measure, module_of, reaching
+from tools.mutation.reach import Reach, measure, module_of
 
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
 # options that make pytest start fast, because starting takes most of the time of a killed mutant
@@ -52,8 +52,6 @@ PYTEST = (
     "no:cacheprovider",
 )
 ALL_TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "--timeout", "180")
-
-Reached = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -168,16 +166,36 @@ def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def read_reach(file: Path | None, root: Path, folder: Path) -> Reached:
+def read_reach(file: Path | None, root: Path, folder: Path) -> Reach:
     """Read which tests reach which function. If there is no file, run all tests, and write it."""
     if file and file.exists():
-        return json.loads(file.read_text(encoding="utf-8"))
-    (folder / "reports").mkdir()
-    copied = Path(shutil.copytree(root, folder / "reach", ignore=NOT_COPIED))
-    reached = measure(copied, [*ALL_TESTS], folder / "reports")
+        reached = json.loads(file.read_text(encoding="utf-8"))
+    else:
+        (folder / "reports").mkdir()
+        copied = Path(shutil.copytree(root, folder / "reach", ignore=NOT_COPIED))
+        reached = measure(copied, [*ALL_TESTS], folder / "reports")
     if file:
         file.write_text(json.dumps(reached, indent=1) + "\n", encoding="utf-8")
-    return reached
+    sources = {module_of(path, root): path.read_text(encoding="utf-8") for path in (root / "ane").rglob("*.py")}
+    tests = (root / "tests").rglob("test_*.py")
+    return Reach(reached, sources, {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in tests})
+
+
+def verdicts(
+    copies: Sequence[TreeCopy], mutants: Sequence[Mutant], reach: Reach, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Try mutants, one at a time in each copy of the tree. Yield the results in the order in which they come."""
+    free: Queue[TreeCopy] = Queue()
+    for copy in copies:
+        free.put(copy)
+
+    def tried(mutant: Mutant) -> dict[str, Any]:
+        tests = nearest_first(reach.tests(mutant.module, mutant.line), mutant.module, seconds)
+        return trial(free, mutant, tests)
+
+    with ThreadPoolExecutor(len(copies)) as threads:
+        for done in as_completed([threads.submit(tried, mutant) for mutant in mutants]):
+            yield done.result()
 
 
 def trial(copies: "Queue[TreeCopy]", mutant: Mutant, tests: list[str]) -> dict[str, Any]:
@@ -200,13 +218,13 @@ def score(results: list[dict[str, Any]]) -> dict[str, Any]:
 
     pytest ends a test that hangs, which kills its mutant. A mutant whose tests take too long together is not killed.
     """
-    verdicts = Counter(result["verdict"] for result in results)
+    counts = Counter(result["verdict"] for result in results)
     equivalent = sum(bool(result.get("equivalent")) for result in results)
     return {
         "sample": len(results),
-        **verdicts,
+        **counts,
         "equivalent": equivalent,
-        "score": round(verdicts["killed"] / max(1, len(results) - equivalent), 3),
+        "score": round(counts["killed"] / max(1, len(results) - equivalent), 3),
     }
 
 
@@ -222,44 +240,32 @@ def main(arguments: list[str] | None = None) -> int:
     add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="source tree (%(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
     options = parser.parse_args(arguments)
-    modules, before = options.modules.split(","), []
+    mutants = draw(options.root, options.modules.split(","), options.seed, options.sample)
+    results = {}
     if options.output.exists():
         before = json.loads(options.output.read_text(encoding="utf-8"))["mutants"]
-    results = {each["key"]: each for each in before if each["verdict"] == "killed" or each["equivalent"]}
-    mutants = draw(options.root, modules, options.seed, options.sample)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as threads:
-        reached = read_reach(options.reach, options.root, Path(folder))
-        copies: Queue[TreeCopy] = Queue()
-        unsound = set[str]()
-        for number in range(options.jobs):
-            copies.put(
-                TreeCopy(
-                    Path(shutil.copytree(options.root, f"{folder}/{number}", ignore=NOT_COPIED)),
-                    5 * options.seconds,  # two mutants at once, and a mutant may make tests slow
-                    unsound=unsound,
-                )
+        results = {each["key"]: each for each in before if each["verdict"] == "killed" or each["equivalent"]}
+    waiting = [mutant for mutant in mutants if mutant.key not in results]
+    unsound = set[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        reach = read_reach(options.reach, options.root, Path(folder))
+        copies = [
+            TreeCopy(
+                Path(shutil.copytree(options.root, f"{folder}/{number}", ignore=NOT_COPIED)),
+                5 * options.seconds,  # two mutants at once, and a mutant may make tests slow
+                unsound=unsound,
             )
-        waiting = [mutant for mutant in mutants if mutant.key not in results]
-        sources = {
-            module_of(path, options.root): path.read_text("utf-8") for path in (options.root / "ane").rglob("*.py")
-        }
-        trials = [
-            threads.submit(
-                trial,
-                copies,
-                mutant,
-                nearest_first(reaching(reached, sources, mutant.module, mutant.line), mutant.module, options.seconds),
-            )
-            for mutant in waiting
+            for number in range(options.jobs)
         ]
-        for done in as_completed(trials):
-            results[done.result()["key"]] = done.result()
+        for result in verdicts(copies, waiting, reach, options.seconds):
+            results[result["key"]] = result
             ordered = [results[mutant.key] for mutant in mutants if mutant.key in results]
             left_out = {"left out": sorted(unsound)} if unsound else {}
-            summary = {"modules": modules, "seed": options.seed, **score(ordered), **left_out, "mutants": ordered}
+            drawn = {"modules": options.modules.split(","), "seed": options.seed}
+            summary = drawn | score(ordered) | left_out | {"mutants": ordered}
             # after each mutant, because the results of a stopped run are a sample too
             options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            sys.stderr.write(f"{len(ordered)}/{len(mutants)} {done.result()['key']}: {done.result()['verdict']}\n")
+            sys.stderr.write(f"{len(ordered)}/{len(mutants)} {result['key']}: {result['verdict']}\n")
     sys.stdout.write(json.dumps(score(list(results.values()))) + "\n")
     return 0
 

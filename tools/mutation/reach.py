@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def note(name):
         with open(f"{folder!s}/{{os.getpid()}}.tsv", "a", encoding="utf-8") as file:
             file.write(f"{{name}}\\t{{test}}\\n")
 '''
+FILE_SECONDS = 5.0  # usual duration of a file of tests
 DURATION = re.compile(r"^(\d+\.\d+)s (?:setup|call) +(\S.*)$", re.MULTILINE)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -99,33 +101,61 @@ def measure(root: Path, pytest: list[str], folder: Path) -> dict[str, dict[str, 
     return reached
 
 
-def reaching(
-    reached: Mapping[str, Mapping[str, float]], sources: Mapping[str, str], module: str, line: int
-) -> dict[str, float]:
-    """Return the tests that reach a line of a module, with their seconds.
+@dataclass(frozen=True)
+class Reach:
+    """Which tests reach a line.
 
-    If no test was seen to reach a function, the tests of its module count. A line outside functions is reached by the
-    tests of every function that names what the line belongs to, a constant or a class, or names another constant or
-    class that names it. ``sources`` has the source of each module.
+    Attributes:
+        reached: The tests of each function, with their seconds, as ``measure`` returns them.
+        sources: The text of each module.
+        test_files: The text of each test file.
     """
-    inside = [(first, name) for name, first, last, _ in function_texts(sources[module]) if first <= line <= last]
-    if inside:
-        of_function = reached.get(f"{module}:{max(inside)[1]}", {})
-        of_module = (tests for name, tests in reached.items() if name.startswith(f"{module}:"))
-        return dict(of_function or ChainMap(*map(dict, of_module)))
-    statements = {other: statement_texts(source) for other, source in sources.items()}
-    wanted = {name for names, first, last, _ in statements[module] if first <= line <= last for name in names}
-    found, new = dict[str, float](), set(wanted)
-    while new:
-        named = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(new)))})\b")
-        new = {name for each in statements.values() for names, *_, text in each if named.search(text) for name in names}
-        new -= wanted
-        wanted |= new
-        for other, source in sources.items():
-            for name, _, _, text in function_texts(source):
-                if named.search(text) or (other == module and name.partition(".")[0] in wanted):
-                    found |= reached.get(f"{other}:{name}", {})
-    return found
+
+    reached: Mapping[str, Mapping[str, float]]
+    sources: Mapping[str, str]
+    test_files: Mapping[str, str]
+
+    def tests(self, module: str, line: int) -> dict[str, float]:
+        """Return the tests that reach a line of a module, with their seconds.
+
+        If no test was seen to reach a function, the tests of its module count. A line outside functions is reached by
+        the test files that name what the line belongs to, a constant or a class. It is also reached by the tests of
+        every function that names it, or names another constant or class that names it.
+        """
+        inside = [
+            (first, name) for name, first, last, _ in function_texts(self.sources[module]) if first <= line <= last
+        ]
+        if inside:
+            of_function = self.reached.get(f"{module}:{max(inside)[1]}", {})
+            of_module = (tests for name, tests in self.reached.items() if name.startswith(f"{module}:"))
+            return dict(of_function or ChainMap(*map(dict, of_module)))
+        new = {
+            name
+            for names, first, last, _ in statement_texts(self.sources[module])
+            if first <= line <= last
+            for name in names
+        }
+        found = {file: FILE_SECONDS for file, text in self.test_files.items() if names_one(new, text)}
+        wanted = set(new)
+        while new:
+            for other, source in self.sources.items():
+                for name, _, _, text in function_texts(source):
+                    if names_one(new, text) or (other == module and name.partition(".")[0] in wanted):
+                        found |= self.reached.get(f"{other}:{name}", {})
+            statements = (each for source in self.sources.values() for each in statement_texts(source))
+            new = {name for names, _, _, text in statements if names_one(new, text) for name in names} - wanted
+            wanted |= new
+        return found
+
+
+def names_one(names: set[str], text: str) -> bool:
+    """Return whether a text has one of some names as a word."""
+    return bool(names) and pattern_of(frozenset(names)).search(text) is not None
+
+
+@cache
+def pattern_of(names: frozenset[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
 
 
 @cache
