@@ -306,7 +306,9 @@ def test_an_engine_that_holds_this_process_is_heard_from_a_child_which_opens_the
     checked = playback.check_sound_device()
     with playback.playing(RATE, 2.0, at_once=True, device=checked, blocked=True) as play:
         play(tone(0.1))
-    assert started == [(RATE, 2.0, True)]
+    with playback.playing(RATE, None, name="Desk", blocked=True) as play:
+        play(tone(0.1))
+    assert started == [(RATE, 2.0, True), (RATE, None, False, "Desk")]
     assert not device.open
     assert device.opened == 1
 

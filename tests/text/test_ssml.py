@@ -64,6 +64,10 @@ def passages(inside: str) -> list[Passage]:
     return read_passages(f"<speak>{inside}</speak>")
 
 
+def test_a_paragraph_ends_with_a_period_before_an_element_without_words():
+    assert passages("<p>Go<emphasis> </emphasis></p><p>B</p>") == [Passage("Go.\n\n B.\n\n")]
+
+
 def test_breaks_and_prosody_divide_a_text():
     assert passages('A <break time="500ms"/>B<prosody rate="150%" volume="-6dB"> c</prosody>') == [
         Passage("A ", 0.5),
