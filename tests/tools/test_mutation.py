@@ -81,6 +81,7 @@ def test_sound_relevant_tests_a_mutant_kill_it_and_survivors_are_tried_again(pro
         for line in ("high: int = (11)", "value <= LOW")
     ]
     monkeypatch.setattr("tools.mutation.__main__.draw", lambda *arguments: chosen)
+    monkeypatch.setattr("tools.mutation.__main__.ALL_TESTS", (sys.executable, "-m", "pytest", "-q", "-n", "0"))
 
     def mutate() -> list[dict]:
         assert main(["--modules", "ane.ranges", "--root", str(project), "-o", str(output)]) == 0

@@ -96,10 +96,11 @@ def test_an_interruption_stops_within_a_step(synthesizer):
     assert synthesizer.backend._networks == {}
 
 
-def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer):
+@pytest.mark.parametrize("token", [256, 300])
+def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer, token):
     """Other decoders know more tokens than CLVP, whose table has 256."""
     request, context = synthesizer.request("Hi.", seed=0, settings=replace(HIFIGAN, candidates=2)), SpeechContext()
-    chunk = TokenChunk("Hi.", [300, 0], voice=synthesizer.voice_of(request, context))
+    chunk = TokenChunk("Hi.", [token, 0], voice=synthesizer.voice_of(request, context))
     codes = np.zeros(500, np.int64)
     rows = np.zeros((1, synthesizer.model.config("autoregressive").model_dim), np.float32)
     candidates = [Candidate([5], True, rows, codes, rows) for _ in range(2)]
