@@ -127,6 +127,13 @@ def use_own_temporary_folder() -> None:
     Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
+def pytest_runtest_setup() -> None:
+    """Each test begins with torch's first number of threads, because rounding depends on what an earlier test chose."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != (first := int(os.environ["OMP_NUM_THREADS"])):
+        torch.set_num_threads(first)
+
+
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test that is a coroutine has an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.function):
