@@ -4,7 +4,9 @@ Schedules replace prefixes, step some of the lanes, rewind and refill lanes, mov
 steps of several columns. tests/parity/test_whisper_packages.py compares cross-attention.
 """
 
+import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache, partial
 from itertools import chain
@@ -14,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from ane.backends.base import Stage, TensorSpec, check_inputs
 from ane.backends.decoding import Decoder
 from ane.backends.mlx.backend import MlxBackend
 from ane.backends.onnx.backend import OnnxBackend
@@ -196,3 +199,19 @@ def test_a_decoder_copies_lanes_or_says_that_it_cannot(make, engine):
         *(each.step(columns(9, LANES, 1, width=width), np.full(LANES, 2)) for each in (plain, decoder)),
         THRESHOLDS[engine],
     )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"mel": np.zeros((2, 80, 7), np.float32)}, ""),
+        ({"mel": np.zeros((2, 81, 7), np.float32)}, "input mel: expected float32 ('batch', 80, 'frames'), got float32"),
+        ({"mel": np.zeros((2, 80), np.float32)}, "got float32 (2, 80)"),
+        ({"mel": np.zeros((2, 80, 7))}, "got float64 (2, 80, 7)"),
+        ({"sound": np.zeros((2, 80, 7), np.float32)}, "takes ['mel'], got ['sound']"),
+    ],
+)
+def test_a_stage_takes_the_inputs_that_it_declares(inputs, message):
+    stage = Stage("encoder", {"mel": TensorSpec(("batch", 80, "frames"))}, TensorSpec(("batch", 8)))
+    with pytest.raises(TypeError, match=re.escape(message)) if message else nullcontext():
+        check_inputs("encode", stage, inputs)

@@ -16,7 +16,7 @@ from ane import cli
 from ane.bundles import Bundle, open_model
 from ane.bundles.contents import Contents
 from ane.bundles.opening import read_constructor_arguments
-from ane.bundles.torch_checkpoint import summarise_keys
+from ane.bundles.torch_checkpoint import fold_weight_norm, summarise_keys
 from ane.bundles.weights import skeleton
 from ane.bundles.writing import write_bundle
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files, settings_of_tokenizer
@@ -61,6 +61,9 @@ def test_weight_norm_is_folded_in(directory):
     )
     folded = import_tortoise(directory).tensors("univnet")["conv_pre.weight"]
     torch.testing.assert_close(folded, layer.weight.detach(), rtol=1e-6, atol=1e-7)
+    gain, direction = (entries[f"conv_pre.weight_{part}"] for part in "gv")
+    for stored, wanted in ((torch.float16, torch.float16), (torch.float64, torch.float32)):
+        assert fold_weight_norm(gain.to(stored), direction.to(stored)).dtype == wanted
 
 
 def test_weight_norm_as_a_parametrization_gives_the_same_weights(directory):

@@ -170,6 +170,10 @@ def test_every_code_point_becomes_ascii():
     assert all(transliterate(chr(code_point)).isascii() for code_point in (*range(0x30000), *range(0x10FF00, 0x110000)))
 
 
+def test_a_fraction_in_one_character_is_apart_from_the_number_before_it():
+    assert [transliterate(fraction) for fraction in "½¾⅐⅟"] == [" 1/2", " 3/4", " 1/7 ", " 1/"]
+
+
 @pytest.mark.parametrize("unit", ["9", "1,", "$", ".", "a", "mr", " "])
 def test_a_very_long_word_is_normalised_in_linear_time(unit):
     assert grows_linearly(lambda length: normalise_upstream(unit * (length // len(unit))), 16_000)

@@ -96,18 +96,30 @@ def test_an_interruption_stops_within_a_step(synthesizer):
     assert synthesizer.backend._networks == {}
 
 
-@pytest.mark.parametrize("token", [256, 300])
-def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer, token):
-    """Other decoders know more tokens than CLVP, whose table has 256."""
-    request, context = synthesizer.request("Hi.", seed=0, settings=replace(HIFIGAN, candidates=2)), SpeechContext()
+def notes_on(synthesizer, token: int, stopped: list[bool], best: int = 1) -> list[str]:
+    """The notes on a chunk with this token, whose candidates ended by themselves or not, up to the first colon."""
+    settings = replace(HIFIGAN, candidates=len(stopped), best=best)
+    request, context = synthesizer.request("Hi.", seed=0, settings=settings), SpeechContext()
     chunk = TokenChunk("Hi.", [token, 0], voice=synthesizer.voice_of(request, context))
     codes = np.zeros(500, np.int64)
     rows = np.zeros((1, synthesizer.model.config("autoregressive").model_dim), np.float32)
-    candidates = [Candidate([5], True, rows, codes, rows) for _ in range(2)]
+    candidates = [Candidate([5], each, rows, codes, rows) for each in stopped]
     rendered = RenderedChunk(chunk)
-    best = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, context)._ranked(rendered, candidates)
-    assert len(best) == 1
-    assert [note.partition(":")[0] for note in rendered.notes] == ["chunk {chunks} was not ranked"]
+    ranked = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, context)._ranked(rendered, candidates)
+    assert len(ranked) == best
+    return [note.partition(":")[0] for note in rendered.notes]
+
+
+@pytest.mark.parametrize("token", [256, 300])
+def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer, token):
+    """Other decoders know more tokens than CLVP, whose table has 256."""
+    assert notes_on(synthesizer, token, [True, True]) == ["chunk {chunks} was not ranked"]
+
+
+def test_a_chunk_is_unfinished_if_its_best_candidate_is(synthesizer):
+    ended, unfinished = (notes_on(synthesizer, 300, [first, not first], best=2) for first in (True, False))
+    assert unfinished[: len(ended)] == ended
+    assert len(unfinished) == len(ended) + 1
 
 
 LETTERS = ["A", "E", "F", "I", "K", "Q", "T", "W", "Y", "Z"]

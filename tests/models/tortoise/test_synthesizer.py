@@ -234,3 +234,9 @@ def test_pauses_and_speed_are_alike_in_a_stream_and_in_the_whole(synthesizer):
     assert (whole.audio == 0).sum() >= 24000
     plain = synthesizer.speak(text.replace("[pause:1s]", ""), seed=4, settings=CHUNKED)
     assert len(whole.audio) == pytest.approx(len(plain.audio) / 1.25 + 24000, abs=2)
+
+
+def test_a_preset_needs_the_networks_of_its_path(synthesizer):
+    """The ranked preset with diffusion, and the one that skips both."""
+    found = [synthesizer.networks(TortoiseSettings.of(preset)) for preset in ("16x10_guided", "fastest")]
+    assert found == [["autoregressive", "diffusion", "mel_source_filter", "clvp"], ["autoregressive", "source_filter"]]
