@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ane.bundles import open_model
 from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
 from ane.bundles.state_dicts import plain_names
-from ane.bundles.torch_checkpoint import load_pickle
+from ane.bundles.torch_checkpoint import load_pickle, nearest_surplus
 from ane.bundles.weights import layout
 from ane.models.fastspeech import networks as fastspeech
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
@@ -93,6 +93,11 @@ def test_a_missing_key_is_named_with_the_keys_that_may_be_it(directory, file, ke
     message = refusal(directory)
     assert f"{file}: key {key} is missing: the file has {other}" in message
     assert "which no network needs" in message
+
+
+def test_at_most_three_similar_keys_are_named():
+    named = nearest_surplus("conv.weight", [f"conv{letter}.weight" for letter in "abcd"], ["conv.weight"])
+    assert named.count(" and ") == 2
 
 
 @pytest.mark.parametrize("name", ["autoregressive.pth", "8301_gpt.pth"])

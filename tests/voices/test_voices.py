@@ -238,6 +238,13 @@ def test_another_model_or_seed_is_another_entry(resolve, folder, change):
     assert len(cached()) == 2
 
 
+def test_each_clip_mode_is_another_entry(resolve, folder):
+    add_clips(folder, "a")
+    for mode in ("first", "slices", "whole"):
+        resolve("a", mode=mode)
+    assert len(cached()) == 3
+
+
 def test_the_seed_determines_the_crop(resolve, folder):
     add_clips(folder, "a", seconds=8.0)
     voices = [
