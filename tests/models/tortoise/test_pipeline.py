@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ane
+from ane.backends.forwarding import DeferredBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.books.recognisers import TextAligner
 from ane.models.tortoise import pipeline
@@ -329,4 +330,6 @@ def test_scores_are_those_of_the_whole_network(synthesizer):
     with torch.inference_mode():
         network(columns[None], [attend(layer) for layer in range(config.layers)])
     found = synthesizer.backend.prefix_attention(columns.numpy(), 5, [head])
+    passed_on = DeferredBackend(lambda: synthesizer.backend).prefix_attention(columns.numpy(), 5, [head])
+    np.testing.assert_array_equal(passed_on, found)
     np.testing.assert_allclose(found[0], recorded[head[0]][head[1], 5:, :5].numpy(), atol=1e-4)
