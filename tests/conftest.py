@@ -127,11 +127,13 @@ def use_own_temporary_folder() -> None:
     Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
-def pytest_runtest_setup() -> None:
-    """Each test begins with torch's first number of threads, because rounding depends on what an earlier test chose."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != (first := int(os.environ["OMP_NUM_THREADS"])):
-        torch.set_num_threads(first)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Each file begins with torch's first number of threads, because rounding depends on what an earlier file chose.
+
+    A new thread gets the number that any thread set last, so it is set again even if this thread still has it.
+    """
+    if (nextitem is None or nextitem.path != item.path) and (torch := sys.modules.get("torch")):
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

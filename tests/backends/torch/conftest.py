@@ -1,6 +1,9 @@
-"""Provide the instruction sets of this CPU for which the package has kernels."""
+"""Provide the instruction sets of this CPU for which the package has kernels, and restore the number of threads."""
+
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from ane.backends.torch.kernels import SWITCH, uses_amx
 
@@ -14,3 +17,10 @@ def instructions(request, monkeypatch) -> str:
         monkeypatch.setenv(SWITCH, "vectors")
     assert uses_amx() == (request.param == "amx")
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _restored_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
