@@ -26,7 +26,7 @@ OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4")}
 SHALLOW = {
     "autoregressive": {"layers": 2},
     "clvp": {"text_enc_depth": 1, "speech_enc_depth": 1},
-    "univnet": {"dilations": (1, 3)},
+    "univnet": {"dilations": (3,)},
     "hifigan": {"resblock_dilation_sizes": ((1,), (1,), (1,))},
 }
 
