@@ -127,10 +127,11 @@ def use_own_temporary_folder() -> None:
     Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Each file begins with torch's first number of threads, because rounding depends on what an earlier file chose.
 
-    A new thread gets the number that any thread set last, so it is set again even if this thread still has it.
+    It is set even if this thread has it, because new threads take the number that any thread set last.
     """
     if (nextitem is None or nextitem.path != item.path) and (torch := sys.modules.get("torch")):
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

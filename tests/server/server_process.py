@@ -136,7 +136,7 @@ class ServerProcess:
     def log(self) -> list[dict[str, Any]]:
         """The records of the log so far. Each line must be one."""
         records, text = [], self.log_file.read_text()
-        for line in text.splitlines():
+        for line in text.split("\n")[:-1]:  # not the one that is being written
             try:
                 records.append(json.loads(line))
             except ValueError as fault:

@@ -1,10 +1,12 @@
 """Test whether tests notice random changes to the code: ``python -m tools.mutation --modules A,B --sample K -o FILE``.
 
 The program draws K mutants of the modules. For each mutant, it runs the tests that reach its function until one fails,
-in a copy of the tree. Which tests these are, it finds by running all tests once (``tools/mutation/reach.py``), or reads
-from the file of ``--reach``. FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write
-the reason in its field "equivalent". A second run with the same FILE keeps the verdicts, but tries survivors without a
-reason again. The library mutmut would run every mutant of a module, because it cannot draw a sample from a seed.
+in a copy of the tree. To find these tests, it runs all tests once (``tools/mutation/reach.py``), or reads the file of
+``--reach``, which knows no tests that were written since.
+
+FILE gets a diff of every mutant that survived. If a mutant changes no behaviour, write the reason in its field
+"equivalent". A second run with the same FILE keeps the verdicts, but tries survivors without a reason again.
+The library mutmut would run every mutant of a module, because it cannot draw a sample from a seed.
 """
 
 import argparse
@@ -73,17 +75,23 @@ class TreeCopy:
     def verdict(self, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
         """Run tests on a mutant. Return ``killed``, ``survived`` or ``timeout``, and the failed test.
 
-        A failed test counts only if it also fails alone, and passes alone without the mutant.
+        A failed test counts only if it also fails alone, and passes alone without the mutant. If pytest fails without
+        the name of a test, as when the mutant breaks an import, the same tests must pass without the mutant.
         """
         while tests := [test for test in tests if test.partition("[")[0] not in self.unsound]:
+            selected = [*tests, *(f"--deselect={test}" for test in sorted(self.unsound))]
             self._write(mutant.module, mutant.source)
             try:
-                verdict, failed = self.run(*tests)
+                verdict, failed = self.run(*selected)
                 again = verdict if not failed else self.run(failed)[0]
             finally:
                 self._write(mutant.module, mutant.original)
-            if not failed or (again != "survived" and self.passes(failed)):
+            if verdict == "killed" and not failed:
+                return (verdict if self.run(*selected)[0] == "survived" else "survived"), ""
+            if not failed or (again == "killed" and self.passes(failed)):
                 return verdict, failed
+            if failed in self.unsound:  # it is left out already, and fails again while tests are collected
+                return "survived", ""
             self.unsound.add(failed)
             sys.stderr.write(f"left out, because it does not depend on the mutant alone: {failed}\n")
         return "survived", ""
@@ -111,8 +119,8 @@ class TreeCopy:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return "timeout", ""
-        if process.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
-            raise RuntimeError(output)
+        if process.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:  # all are left out or skipped
+            return "survived", ""
         failed = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", output, re.MULTILINE)  # without its parameters
         return ("killed", failed[1] if failed else "") if process.returncode else ("survived", "")
 
@@ -130,8 +138,9 @@ def file_of(module: str) -> str:
 def nearest_first(tests: Mapping[str, float], module: str, seconds: float) -> list[str]:
     """Return the tests of a module in the order in which to run them, as many as probably take ``seconds``.
 
-    First tests in files that are named like the module, then tests in the folder that mirrors the module's folder, then
-    the others. Of these, short tests come first. For its imports and fixtures, each file is counted as a second more.
+    First tests in files of the mirrored folder that are named like the module, then tests in that folder, then the
+    others. Within each group, short tests come first. Each file counts as one second more, for its imports and
+    fixtures.
     """
     *folders, name = module.removeprefix("ane.").split(".")
 
@@ -140,14 +149,15 @@ def nearest_first(tests: Mapping[str, float], module: str, seconds: float) -> li
         near = file.parent.parts[: len(folders) + 1] == ("tests", *folders)
         return 2 - near - (near and name in file.stem)
 
-    every = sorted(tests, key=lambda test: (distance(test), tests[test], test))
-    files = set[str]()
-    for index, test in enumerate(every):
-        files.add(test.partition("::")[0])
-        seconds -= tests[test]
-        if seconds < len(files):
-            return every[:index]
-    return every
+    chosen, files = list[str](), set[str]()
+    for test in sorted(tests, key=lambda test: (distance(test), tests[test], test)):
+        file = test.partition("::")[0]
+        cost = tests[test] + (file not in files)
+        if cost <= seconds:  # a test that does not fit leaves room for shorter ones
+            seconds -= cost
+            files.add(file)
+            chosen.append(test)
+    return chosen
 
 
 def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
@@ -216,7 +226,8 @@ def trial(copies: "Queue[TreeCopy]", mutant: Mutant, tests: list[str]) -> dict[s
 def score(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Count the verdicts, and compute which share of mutants was killed, without equivalent ones.
 
-    pytest ends a test that hangs, which kills its mutant. A mutant whose tests take too long together is not killed.
+    If one test hangs, pytest fails it, so the mutant is killed. If all tests together take too long, the mutant is not
+    killed.
     """
     counts = Counter(result["verdict"] for result in results)
     equivalent = sum(bool(result.get("equivalent")) for result in results)
@@ -244,8 +255,9 @@ def main(arguments: list[str] | None = None) -> int:
     results = {}
     if options.output.exists():
         before = json.loads(options.output.read_text(encoding="utf-8"))["mutants"]
-        results = {each["key"]: each for each in before if each["verdict"] == "killed" or each["equivalent"]}
-    waiting = [mutant for mutant in mutants if mutant.key not in results]
+        results = {each["key"]: each for each in before}
+    done = {key for key, each in results.items() if each["verdict"] == "killed" or each.get("equivalent")}
+    waiting = [mutant for mutant in mutants if mutant.key not in done]
     unsound = set[str]()
     with tempfile.TemporaryDirectory() as folder:
         reach = read_reach(options.reach, options.root, Path(folder))
@@ -266,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
             # after each mutant, because the results of a stopped run are a sample too
             options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             sys.stderr.write(f"{len(ordered)}/{len(mutants)} {result['key']}: {result['verdict']}\n")
-    sys.stdout.write(json.dumps(score(list(results.values()))) + "\n")
+    sys.stdout.write(json.dumps(score([results[mutant.key] for mutant in mutants])) + "\n")
     return 0
 
 

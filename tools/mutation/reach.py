@@ -1,8 +1,10 @@
 """Find which tests reach which functions: run all tests once, in a copy of the tree whose functions report their calls.
 
 Each function begins with a call of ``note``, which appends the running test and the function's name to a file. pytest
-puts the test's name into the environment, so calls in forks and in child processes count too. A mutant then needs only
-the tests that reach its function. coverage.py would follow every line, and only in processes that start it.
+puts the test's name into the environment, so calls in most forks and child processes count too. Some calls are missed,
+or count for one test only: those of a fixture or a server that several tests share, those whose result a cache returns,
+and those of ``ane.system.child_process``, whose programs get no such variable. coverage.py would follow every line, and
+only in processes that start it.
 """
 
 import ast
@@ -90,6 +92,8 @@ def measure(root: Path, pytest: list[str], folder: Path) -> dict[str, dict[str, 
         text=True,
         stdout=subprocess.PIPE,
     )
+    if done.returncode not in (0, 1):  # 1: tests failed, as some do in a copy
+        raise RuntimeError(done.stdout[-2000:])
     seconds = dict[str, float]()
     for duration, test in DURATION.findall(done.stdout):
         seconds[test] = seconds.get(test, 0.0) + float(duration)
@@ -118,17 +122,18 @@ class Reach:
     def tests(self, module: str, line: int) -> dict[str, float]:
         """Return the tests that reach a line of a module, with their seconds.
 
-        If no test was seen to reach a function, the tests of its module count. A line outside functions is reached by
-        the test files that name what the line belongs to, a constant or a class. It is also reached by the tests of
-        every function that names it, or names another constant or class that names it.
+        A line outside functions belongs to a constant or a class. Its tests are the test files that name it, and the
+        tests of every function that names it, directly or through another constant or class. If no test was seen to
+        reach a line, the tests of all functions of its module count.
         """
         inside = [
             (first, name) for name, first, last, _ in function_texts(self.sources[module]) if first <= line <= last
         ]
+        of_module = dict(
+            ChainMap(*(dict(tests) for name, tests in self.reached.items() if name.startswith(f"{module}:")))
+        )
         if inside:
-            of_function = self.reached.get(f"{module}:{max(inside)[1]}", {})
-            of_module = (tests for name, tests in self.reached.items() if name.startswith(f"{module}:"))
-            return dict(of_function or ChainMap(*map(dict, of_module)))
+            return dict(self.reached.get(f"{module}:{max(inside)[1]}", {})) or of_module
         new = {
             name
             for names, first, last, _ in statement_texts(self.sources[module])
@@ -145,7 +150,7 @@ class Reach:
             statements = (each for source in self.sources.values() for each in statement_texts(source))
             new = {name for names, _, _, text in statements if names_one(new, text) for name in names} - wanted
             wanted |= new
-        return found
+        return found or of_module
 
 
 def names_one(names: set[str], text: str) -> bool:
