@@ -29,6 +29,7 @@ from ane.text import nothing_to_say_error
 from ane.text.blocks import PARAGRAPH, TextBlock
 from ane.text.cast import Cast
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds, write
+from tests.books.test_ownership import FORKS
 from tools.campaigns.interrupted_work import narration_state, whole_run
 from tools.campaigns.kill import RESULTS, compile_faults, kill_at_random, start_child, status_of
 
@@ -195,7 +196,7 @@ def test_two_processes_never_get_the_same_chunk_unless_one_is_silent_for_a_minut
     assert second.claim(plan.digest).chunk.number == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: run it on Linux or macOS")
+@FORKS
 def test_the_chunk_of_a_process_that_ended_is_free_at_once(tmp_path):
     store, plan = adopted(tmp_path / "job", lambda: 0.0)
     ended = start_child(lambda: None)
@@ -313,7 +314,7 @@ def test_the_committed_campaign_found_nothing_wrong():
     assert result["sigstops"] >= 20
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork: run it on Linux or macOS")
+@FORKS
 def test_two_processes_on_one_job_of_which_one_is_killed_speak_each_chunk_once(tmp_path):
     (tmp_path / "alone").mkdir()
     whole_run(tmp_path / "alone")

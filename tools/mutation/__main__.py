@@ -87,7 +87,8 @@ class TreeCopy:
             finally:
                 self._write(mutant.module, mutant.original)
             if verdict == "killed" and not failed:
-                return (verdict if self.run(*selected)[0] == "survived" else "survived"), ""
+                passes = self.run(*selected)[0] == "survived"
+                return "killed" if passes else "survived", ""
             if not failed or (again == "killed" and self.passes(failed)):
                 return verdict, failed
             if failed in self.unsound:  # it is left out already, and fails again while tests are collected
@@ -183,9 +184,9 @@ def read_reach(file: Path | None, root: Path, folder: Path) -> Reach:
     else:
         (folder / "reports").mkdir()
         copied = Path(shutil.copytree(root, folder / "reach", ignore=NOT_COPIED))
-        reached = measure(copied, [*ALL_TESTS], folder / "reports")
-    if file:
-        file.write_text(json.dumps(reached, indent=1) + "\n", encoding="utf-8")
+        reached = measure(copied, ALL_TESTS, folder / "reports")
+        if file:
+            file.write_text(json.dumps(reached, indent=1) + "\n", encoding="utf-8")
     sources = {module_of(path, root): path.read_text(encoding="utf-8") for path in (root / "ane").rglob("*.py")}
     tests = (root / "tests").rglob("test_*.py")
     return Reach(reached, sources, {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in tests})
@@ -245,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--modules", required=True, metavar="A,B", help="dotted names of modules or packages")
     add("--seed", type=int, default=0)
     add("--sample", type=int, default=200, metavar="K", help="number of mutants to draw (%(default)s)")
-    add("--seconds", type=float, default=180.0, metavar="S", help="tests to run for a mutant, in seconds (%(default)g)")
+    add("--seconds", type=float, default=180.0, metavar="S", help="seconds of tests to run for a mutant (%(default)g)")
     add("--reach", type=Path, metavar="FILE", help="which tests reach which function (JSON), written if it is missing")
     add("--jobs", type=int, default=2, metavar="N", help="number of mutants to try at once (%(default)s)")
     add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="source tree (%(default)s)")

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,17 +50,17 @@ def functions(source: str) -> Iterator[tuple[str, Function]]:
 
 def instrumented(module: str, source: str) -> str:
     """Return the source with a probe at the start of each function."""
-    lines = source.splitlines(keepends=True)
+    lines = source.encode().splitlines(keepends=True)  # columns of ``ast`` count bytes of UTF-8
     starts = []
     for name, function in functions(source):
         body = [each for each in function.body if not is_constant(each)]
         if body:  # else the function does nothing
             starts.append((lines_of(body[0])[0], body[0].col_offset, f"{module}:{name}"))
     for line, column, name in sorted(starts, reverse=True):
-        text = lines[line - 1].encode()
+        text = lines[line - 1]
         between = b"; " if text[:column].strip() else b"\n" + text[:column]
-        lines[line - 1] = (text[:column] + PROBE.format(name=name).encode() + between + text[column:]).decode()
-    return "".join(lines)
+        lines[line - 1] = text[:column] + PROBE.format(name=name).encode() + between + text[column:]
+    return b"".join(lines).decode()
 
 
 def module_of(path: Path, root: Path) -> str:
@@ -72,12 +72,12 @@ def is_constant(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def measure(root: Path, pytest: list[str], folder: Path) -> dict[str, dict[str, float]]:
+def measure(root: Path, command: Sequence[str], folder: Path) -> dict[str, dict[str, float]]:
     """Run all tests of a tree, which this function changes. Return the tests of each function, with their seconds.
 
     Args:
         root: A copy of the tree. The probes stay in it.
-        pytest: The command that runs all tests.
+        command: The command that runs all tests with pytest.
         folder: An empty folder for the reports of the processes.
     """
     for path in sorted((root / "ane").rglob("*.py")):
@@ -86,7 +86,7 @@ def measure(root: Path, pytest: list[str], folder: Path) -> dict[str, dict[str, 
     with (root / "ane" / "__init__.py").open("a", encoding="utf-8") as package:
         package.write("\nfrom ane import _reached as _reached\n")
     done = subprocess.run(
-        [*pytest, "--durations=0"],
+        [*command, "--durations=0"],
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(root)},
         text=True,
