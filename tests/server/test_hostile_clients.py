@@ -138,23 +138,29 @@ def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: i
     assert "a network call still runs" in log
 
 
-def heaps_of_threads(server: ServerProcess) -> int:
-    """How many heaps glibc made beside the first: each takes 64 MiB of addresses from a multiple of that size on."""
-    size, count, before = 64 << 20, 0, (0, 0)
-    for line in Path(f"/proc/{server.process.pid}/maps").read_text().splitlines():
-        start, end = (int(number, 16) for number in line.split()[0].split("-"))
-        begins = before[0] if before[1] == start and before[0] % size == 0 else start
-        count += begins % size == 0 and end - begins == size
-        before = begins, end
+def arenas_of_threads(server: ServerProcess) -> int:
+    """Return how many arenas glibc made beside the main one.
+
+    An arena has heaps of 64 MiB. They begin at multiples of this size, with the address of their arena, which lies in
+    the first of them, right behind that address and four more words.
+    """
+    size, count = 64 << 20, 0
+    process = Path(f"/proc/{server.process.pid}")
+    with (process / "mem").open("rb", buffering=0) as memory:
+        for line in (process / "maps").read_text().splitlines():
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            for heap in range(-(-start // size) * size, end, size) if line.split()[1] == "rw-p" else ():
+                memory.seek(heap)
+                count += heap < int.from_bytes(memory.read(8), sys.byteorder) <= heap + 64
     return count
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks at glibc's heaps: run it on Linux")
 def test_the_threads_of_many_requests_share_the_heap(server: ServerProcess) -> None:
-    """Heaps of their own would keep what each of them freed."""
+    """An arena for each of them would keep what that thread freed."""
     with ThreadPoolExecutor(24) as clients:
         list(clients.map(lambda _: seconds_of_a_short_request(server), range(48)))
-    assert heaps_of_threads(server) <= 1
+    assert arenas_of_threads(server) <= 1
 
 
 def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why(preloaded_server: Path) -> None:
