@@ -21,7 +21,8 @@ from ane.text.passages import Passage
 from tests.refusals import assert_refused, refusal_of
 
 SYMBOLS = "The weather is going to be warm."
-# results of hibari.onnx from hibari-tts 0.2.1 on ONNX Runtime: frames of 25 ms for each phoneme, and f0 in Hz
+# results of hibari.onnx from hibari-tts 0.2.1 on ONNX Runtime: frames of 25 ms for each phoneme, and f0 in Hz. On a CPU
+# without AVX-512, that graph itself gives an f0 that is up to 0.65 Hz away from these
 DURATIONS = [14, 1, *[2] * 16, 1, 2, 1, 1, 1, 2, 2, 3, 2, 3, 3, 3, 13, 6, 1]
 PITCH = {36: 214.7, 48: 288.7, 60: 220.8, 72: 158.9, 84: 176.8, 96: 191.9, 108: 180.6, 120: 211.9}
 
@@ -180,7 +181,7 @@ def test_the_default_voice_speaks_by_the_published_graphs_unless_another_precisi
     assert ane.load(precision="fp32").backend.name == "torch:cpu fp32"
 
 
-@pytest.mark.parametrize(("engine", "hertz"), [("voice", 4), ("published", 0.5)], ids=["torch", "onnx"])
+@pytest.mark.parametrize(("engine", "hertz"), [("voice", 4), ("published", 1)], ids=["torch", "onnx"])
 def test_durations_and_pitch_are_those_of_the_published_graph(request, engine, hertz):
     speaker = request.getfixturevalue(engine)
     [chunk] = split_into_phonemes([Passage(SYMBOLS)], None, 402)
