@@ -10,7 +10,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ane.audio import resample
 from ane.audio.loudness import LoudnessMeter
@@ -136,7 +135,6 @@ def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
 
 
 def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.ndarray) -> None:
-    torch.set_num_threads(1)
     shard_of(texts, teacher_of(teacher), mel_norms).save(path)
 
 
