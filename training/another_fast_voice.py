@@ -37,7 +37,7 @@ from training.program import TrainingProgram
 from training.spectral_distance import SpectralDistance, pulses_of, stretch_spectra, two_sounds
 from training.speech import Batches
 from training.text import texts_of_a_voice
-from training.trainer import PartSchedule, TrainedPart, Trainer
+from training.trainer import PartSchedule, TrainedPart, Trainer, fast_autocast
 
 CONFIG = Path(__file__).parent / "config" / "fast_voice.toml"
 PART = "fast_voice"  # name of the folder with the checkpoint
@@ -126,7 +126,7 @@ class Lessons:
             frames.append(torch.cat([repeated, f0.clamp(min=0).log1p() / LOG_PITCH_SCALE, energy], dim=1))
             pulses.append(pulses_of(utterance.f0[crop], generator))
             speech.append(torch.from_numpy(utterance.audio[samples]))
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_autocast("cpu"):
             spectra = model.spectra(torch.stack(frames), torch.ones(len(parts), size)).float()
         one, other = two_sounds(spectra, torch.stack(pulses, dim=1), generator)
         return self.distance(one, other, torch.stack(speech))

@@ -31,7 +31,7 @@ from training.clone_speech import judgements
 from training.program import TrainingProgram
 from training.recipe import CONFIGS
 from training.speech import Shard
-from training.trainer import PartSchedule, TrainedPart, Trainer
+from training.trainer import PartSchedule, TrainedPart, Trainer, fast_autocast
 
 PART = "clone_encoder"  # beginning of the name of the folder with the checkpoint
 WINDOW = 517  # mel frames of 6 s, which the encoder takes at once
@@ -101,7 +101,7 @@ class ClipLessons:
             crops.append(crop(mel, int(torch.randint(len(mel), (), generator=generator)), size))
         mels = torch.from_numpy(np.stack(crops)).float()
         mels = recorded_elsewhere(mels * self.mel_norms, generator) / self.mel_norms
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_autocast("cpu"):
             predicted = model(mels.transpose(1, 2)).float()
         error = (predicted - self.targets[speakers]).square().sum(dim=1).mean() / self.spread
         cosines = F.normalize(predicted, dim=1) @ self.targets.T

@@ -24,7 +24,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoi
 from training.pitch import MIDDLE
 from training.quantiser import ENVELOPE_WEIGHT, Quantiser
 from training.speech import Batches, Clip, Shard, load_mels
-from training.trainer import TrainedPart, Trainer
+from training.trainer import TrainedPart, Trainer, fast_autocast
 
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
@@ -186,7 +186,7 @@ class DecoderObjective:
             is_code = (rows >= tokens) & (rows < tokens + config.start_mel_token)
             rows[is_code & (torch.rand(rows.shape, generator=generator) < masked)] = zero_row
         rows, positions, targets = (part.to(self.device) for part in (rows, positions, targets))
-        with torch.autocast(torch.device(self.device).type, torch.bfloat16):
+        with fast_autocast(self.device):
             hidden = model(rows, positions, dropout)
             is_code, is_text = targets >= tokens, (targets >= 0) & (targets < tokens)
             code_loss = F.cross_entropy(model.network.mel_head(hidden[is_code]).float(), targets[is_code] - tokens)

@@ -15,7 +15,7 @@ from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from ane.models.tortoise.schedule import TRAINED_STEPS, Schedule
 from training.speech import Batches, Clip, Shard
-from training.trainer import TrainedPart, Trainer
+from training.trainer import TrainedPart, Trainer, fast_autocast
 
 UNCONDITIONED = 0.12  # this share of the clips has no conditioning, for classifier-free guidance
 BLENDED = 0.10  # this share of the clips has a blend of voices, so that a voice also fits latents of another speaker
@@ -91,7 +91,7 @@ class DenoiserObjective:
         x = alpha.sqrt() * x0 + (1 - alpha).sqrt() * noise
         own = voices[torch.tensor([self.clips[i].voice for i in chosen], device=self.device)]
         voice = torch.where(blend[:, 0] < BLENDED, torch.lerp(voices[0], voices[-1], weight[:, 0]), own)
-        with torch.autocast(torch.device(self.device).type, torch.bfloat16):
+        with fast_autocast(self.device):
             conditioning = network.condition(latents, voice, frames)
             conditioning = torch.where(hide < UNCONDITIONED, network.unconditioned(frames), conditioning)
             prediction = network(x, t, conditioning).float()[:, : x0.shape[1]]

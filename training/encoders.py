@@ -16,7 +16,7 @@ from ane.audio.mel import CONDITIONING_RATE
 from ane.models.tortoise.networks.conditioning import RandomLatentConverter, RandomLatentConverterConfig
 from training.pitch import RATE
 from training.speech import Shard, voice_of
-from training.trainer import TrainedPart, Trainer
+from training.trainer import TrainedPart, Trainer, fast_autocast
 
 RECORDINGS = 200  # number of recordings per voice
 SHARPNESS = 6.0  # a larger number makes the converters map noise to blends of voices less often
@@ -58,7 +58,7 @@ def train_encoder(
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen = torch.randint(len(mels), (part.schedule.batch,), generator=generator).tolist()
         mel = torch.from_numpy(np.stack([mels[index][1] for index in chosen])).to(device)
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        with fast_autocast(device):
             prediction = encoder(mel).float()
         error = ((prediction - targets[[mels[index][0] for index in chosen]]) ** 2).mean()
         return {"loss": error, "error / spread": error.detach() / targets.var(dim=0).mean()}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ane.system.files import replacing
 from training.speech import load_mels, voice_of
-from training.trainer import TrainedPart, Trainer
+from training.trainer import TrainedPart, Trainer, fast_autocast
 
 STAMP = "quantiser.sha256"  # name of a file in the folder of the codes, which has the hash of the codebook
 WIDTH, ENTRY = 320, 64  # width of the networks, and width of a codebook entry
@@ -167,7 +167,7 @@ def train_quantiser(part: TrainedPart, shards: Sequence[Path], entries: int, voi
 
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         starts = torch.randint(mel.shape[1] - CROP, (part.schedule.batch,), generator=generator)
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        with fast_autocast(device):
             return quantiser.loss(
                 torch.stack([mel[:, start : start + CROP] for start in starts]).to(device),
                 voice[starts + CROP // 2].to(device),

@@ -22,7 +22,7 @@ from training.discriminators import features
 from training.envelopes import envelopes_of
 from training.pitch import pitch_of
 from training.speech import Shard
-from training.trainer import TrainedPart, Trainer
+from training.trainer import TrainedPart, Trainer, fast_autocast
 
 FRAMES = 96  # number of frames in a crop
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
@@ -91,7 +91,7 @@ class EnvelopeJudge(nn.Module):
         reach only ``ours``.
         """
         frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
-        with torch.autocast(ours.device.type, torch.bfloat16):
+        with fast_autocast(ours.device):
             real, fake, judged = self(theirs), self(ours.detach()), functional_call(self, frozen, (ours,))
         real, fake, judged = ([layer.float() for layer in layers] for layers in (real, fake, judged))
         distance = sum((a - b.detach()).abs().mean() for a, b in zip(judged[:-1], real[:-1], strict=True))
@@ -127,7 +127,7 @@ class ParametersInTraining(nn.Module):
 
         ``judged`` is the weight of the discriminator, from 0 to 1.
         """
-        with torch.autocast(frames.device.type, torch.bfloat16):
+        with fast_autocast(frames.device):
             output = self.network(frames, torch.ones_like(frames[..., 0]))
         output = output.float()
         ours, theirs = output[..., :ENVELOPE] / self.unit, target[..., :ENVELOPE] / self.unit

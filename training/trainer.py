@@ -216,6 +216,12 @@ class Trainer:
             target.write_text(json.dumps(self.curve))
 
 
+def fast_autocast(device: str | torch.device) -> torch.autocast:
+    """Compute in bfloat16, or in float32 on a CPU without AVX-512 bf16, where bfloat16 takes 5 to 9 times as long."""
+    kind = torch.device(device).type
+    return torch.autocast(kind, torch.bfloat16, enabled=kind != "cpu" or torch.cpu._is_avx512_bf16_supported())
+
+
 def export(checkpoint: Path, path: Path) -> None:
     """Write the averaged weights of a checkpoint in half precision, with its step and curve, to a safetensors file."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)

@@ -20,18 +20,25 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles.writing import write_bundle
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import pad_codes, score_candidates
+from ane.models.tortoise.networks.conditioning import ConditioningEncoder
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
 from tests.decoding import ChunkPrompt, decode
 from tests.refusals import assert_refused
-from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, training_sequence
+from training import clone_speakers
+from training.clone_encoder import ClipLessons, train_clone_encoder
+from training.clone_hearing import HeardClip
+from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, train_decoder, training_sequence
+from training.denoiser import train_denoiser
+from training.encoders import train_encoder
 from training.pitch import MIDDLE, RATE, pitch_of
 from training.publish import LICENCES, data_section, score_section, trained_contents
-from training.quantiser import ENTRY, Quantiser, envelope_matrix, write_codes
+from training.quantiser import ENTRY, Quantiser, envelope_matrix, train_quantiser, write_codes
 from training.ranking import CLVPInTraining, train_clvp
 from training.recipe import CHARACTERS, CONFIG, CONFIGS, SETTINGS, TRAINED_PARTS, load_recipe, tokenizer_json
 from training.run import TrainingRun
-from training.speech import LOUDNESS, Batches, Clip, Shard, teacher_of, trim_and_level
+from training.source_filter import parameters_of, train_source_filter
+from training.speech import LOUDNESS, Batches, Clip, Shard, load_mels, shard_of, teacher_of, trim_and_level
 from training.text import GRAMMAR, MAX_CHARACTERS, held_out_sentences, plain_sentence, training_texts, word_runs
 from training.trainer import PartSchedule, TrainedPart
 from training.vocoders import EDGE, largest_differences, without_edges
@@ -207,6 +214,63 @@ def test_no_text_resembles_a_held_out_sentence(wordnet):
 
 TIME = np.arange(RATE) / RATE
 TONE = 0.1 * np.sin(2 * np.pi * 200 * TIME).astype(np.float32)
+
+
+def train_quantiser_once(part, clip):
+    train_quantiser(part, [clip.shard], 16, ["heart"])
+
+
+def train_decoder_once(part, clip):
+    train_decoder(part, CONFIGS["autoregressive"], [clip], [clip], 1, Quantiser(16, 1))
+
+
+def train_denoiser_once(part, clip):
+    latents = torch.randn(len(clip.codes), 192, generator=torch.Generator().manual_seed(0)).numpy()
+    train_denoiser(part, CONFIGS["diffusion"], [clip], lambda _: latents, 2)
+
+
+def train_encoder_once(part, clip):
+    encoder, [mel] = ConditioningEncoder(CONFIGS["conditioning_encoder"]), load_mels(clip.shard)
+    heard = [(voice, mel.T.astype(np.float32)) for voice in (0, 1)]
+    train_encoder(part, encoder, heard, torch.eye(2, 192))
+
+
+def train_source_filter_once(part, clip):
+    [rows] = parameters_of(clip.shard, part.folder)
+    train_source_filter(part, CONFIGS["mel_source_filter"], lambda: [(np.tile(rows.T, (2, 1))[:100], rows)])
+
+
+def train_clone_encoder_once(part, clip):
+    [mel], embeddings = load_mels(clip.shard), np.eye(256, dtype=np.float32)
+    heard = [HeardClip(str(speaker), mel * (1 + speaker), embeddings[speaker]) for speaker in (0, 0, 1)]
+    settings = clone_speakers.read_config(clone_speakers.CONFIG).encoder
+    train_clone_encoder(part, ClipLessons(heard, settings, 129, np.ones(80, np.float32)), heard)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        train_quantiser_once,
+        train_decoder_once,
+        train_denoiser_once,
+        train_encoder_once,
+        train_source_filter_once,
+        train_clone_encoder_once,
+    ],
+)
+def test_a_part_trains_in_bfloat16_only_on_a_cpu_with_instructions_for_it(tmp_path, monkeypatch, train):
+    monkeypatch.setattr("training.source_filter.JUDGED_FROM", 0)
+    buzz = (np.sin(700 * TIME) * np.sin(30 * TIME)).astype(np.float32)
+    shard_of(["a red boat."], lambda _: np.tile(buzz, 2)[: 5 * RATE // 4], np.ones(80)).save(tmp_path / "0-heart.npz")
+    clip = Clip([3, 4, 5], np.arange(27), 0, tmp_path / "0-heart.npz", 0)
+    schedule, losses = PartSchedule(steps=(1,), rate=1e-3, batch=1), {}
+    for native in (False, True):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        part = TrainedPart(tmp_path / str(native), schedule, "cpu", tmp_path / "none")
+        train(part, clip)
+        losses[native] = json.loads((part.folder / "curve.json").read_text())[0]["loss"]
+    assert losses[False] != losses[True]
+    assert losses[False] == pytest.approx(losses[True], rel=0.03)
 
 
 def test_speech_is_equally_loud_with_short_silent_ends():

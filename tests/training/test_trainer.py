@@ -16,7 +16,7 @@ from tests.refusals import assert_refused
 from training import trainer
 from training.__main__ import main
 from training.recipe import TRAINED_PARTS
-from training.trainer import PartSchedule, TrainedPart, Trainer, export
+from training.trainer import PartSchedule, TrainedPart, Trainer, export, fast_autocast
 
 
 def part_in(folder, steps=(8,), **schedule):
@@ -87,6 +87,13 @@ def test_the_result_is_the_mean_of_the_weights_and_can_be_exported_to_go_on_from
     started = Trainer(torch.nn.Linear(3, 1), part_in(tmp_path / "next", minutes=0))
     assert (started.step, started.began, len(started.curve)) == (8, 8, len(loop.curve))
     torch.testing.assert_close(weights(started)["weight"], mean["weight"], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_cpu_computes_in_bfloat16_if_it_has_instructions_for_it(monkeypatch, native, dtype):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    with fast_autocast("cpu"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
 
 @pytest.mark.parametrize(("steps", "message"), [((), "ascending"), ((4, 4), "ascending"), ((0,), "positive")])
