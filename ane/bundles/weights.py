@@ -30,7 +30,7 @@ class Layout:
     buffers: frozenset[str]
 
 
-class _WithoutValues(TorchFunctionMode):
+class WithoutValues(TorchFunctionMode):
     """Puts new parameters (torch.empty) on the meta device and skips their initialisation.
 
     This is faster than torch.device("meta"), which sends all computations in a constructor through torch's Python
@@ -60,7 +60,7 @@ def skeleton(network: Network, config: Any) -> nn.Module:
     try:
         if any(isinstance(value, int) and value > MAX_SIZE for value in vars(config).values()):
             raise ValueError(f"no number may exceed {MAX_SIZE}")
-        with _WithoutValues():
+        with WithoutValues():
             return network.module(config)
     except (ArithmeticError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(

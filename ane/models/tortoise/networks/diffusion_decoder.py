@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
+from ane.bundles.weights import WithoutValues
 from ane.models.tortoise.networks.frames import (
     FrameAttention,
     FrameConv,
@@ -219,20 +220,15 @@ class DiffusionTts(nn.Module):
     @staticmethod
     @functools.cache
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
-        """Return the keys and shapes of the layers that only training uses.
-
-        These layers take codes instead of latents.
-        """
+        """Return the keys and shapes of the layers that only training uses. They take codes instead of latents."""
         C = config.model_channels
-        with torch.device("meta"):
-            modules = nn.ModuleDict(
-                {
-                    "code_embedding": nn.Embedding(config.in_tokens, C),
-                    "code_converter": nn.Sequential(*(FrameAttention(C, config.num_heads) for _ in range(3))),
-                    "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1),
-                }
-            )
-        return {name: tuple(tensor.shape) for name, tensor in modules.state_dict().items()}
+        with WithoutValues():
+            layers = {
+                "code_embedding": nn.Embedding(config.in_tokens, C),
+                "code_converter": nn.Sequential(*(FrameAttention(C, config.num_heads) for _ in range(3))),
+                "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1),
+            }
+        return {name: tuple(tensor.shape) for name, tensor in nn.ModuleDict(layers).state_dict().items()}
 
 
 class BoundDenoiser:
