@@ -34,6 +34,12 @@ MODULES = (
     "ane.commands.say",
     "ane.models.hibari.synthesizer",
     "ane.backends.fixed_shapes",
+    "ane.commands.import_model",
+    "ane.server.lifecycle",
+    "ane.bundles.writing",
+    # of huggingface_hub, which a command imports itself, because it reads the environment when it is imported
+    "httpx2",
+    "httpcore2",
 )
 TABLES = ("gold", "silver", "vocabulary", "weights", "tags")  # dictionaries that every command which speaks reads
 STREAMS = 3  # standard input, output and error
@@ -126,6 +132,7 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
 def serve(path: str) -> None:
     for module in MODULES:
         importlib.import_module(module)
+    importlib.import_module("ane.backends.onnx.providers").onnxruntime_module()
     for name in TABLES:
         importlib.import_module("ane.text.phonemes.dictionary").table(name)
     gc.freeze()
