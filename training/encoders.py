@@ -4,7 +4,8 @@ The autoregressive decoder and the denoiser have each learned one latent per voi
 voice to the voice's latent. A converter learns to map noise to one of the latents, or to a blend of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +40,21 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
 
 
 def train_encoder(
-    part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor
+    part: TrainedPart,
+    encoder: nn.Module,
+    recordings: Callable[[], Sequence[tuple[int, np.ndarray]]],
+    mel: Callable[[np.ndarray, np.random.Generator], np.ndarray],
+    targets: Tensor,
 ) -> nn.Module:
     """Train an encoder to map mels to voice latents.
 
-    ``mels`` has pairs of a voice's index and a mel (bands, L). ``targets`` has the latents of all voices, (voices,
-    width).
+    Args:
+        part: Part to train.
+        encoder: The encoder.
+        recordings: Function that returns pairs of a voice's index and audio (S,). It is called only if the part is not
+            finished.
+        mel: Function that takes audio and a generator, and returns a mel (bands, L) of a window of the audio.
+        targets: Latents of all voices, (voices, width).
     """
     torch.manual_seed(part.schedule.seed)
     for name, parameter in encoder.named_parameters():
@@ -53,14 +63,21 @@ def train_encoder(
         else:
             nn.init.constant_(parameter, float("norm" in name and name.endswith("weight")))
     trainer, device = Trainer(encoder, part), part.device
-    targets = targets.detach().to(device)
+    if trainer.finished:
+        return trainer.result()
+    targets, heard = targets.detach().to(device), recordings()
+
+    @cache
+    def example(index: int) -> tuple[int, np.ndarray]:
+        voice, audio = heard[index]
+        return voice, mel(audio, np.random.default_rng([part.schedule.seed, index]))
 
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
-        chosen = torch.randint(len(mels), (part.schedule.batch,), generator=generator).tolist()
-        mel = torch.from_numpy(np.stack([mels[index][1] for index in chosen])).to(device)
+        chosen = torch.randint(len(heard), (part.schedule.batch,), generator=generator).tolist()
+        voices, mels = zip(*map(example, chosen), strict=True)
         with fast_autocast(device):
-            prediction = encoder(mel).float()
-        error = ((prediction - targets[[mels[index][0] for index in chosen]]) ** 2).mean()
+            prediction = encoder(torch.from_numpy(np.stack(mels)).to(device)).float()
+        error = ((prediction - targets[list(voices)]) ** 2).mean()
         return {"loss": error, "error / spread": error.detach() / targets.var(dim=0).mean()}
 
     trainer.run(loss)

@@ -264,21 +264,21 @@ class TrainingRun:
 
     @cached_property
     def conditioning_encoder(self) -> torch.nn.Module:
-        part = self.part("conditioning_encoder")
-        rng = np.random.default_rng(part.schedule.seed)
-        mels = [
-            (voice, conditioning_mel(conditioning_window(audio, rng), self.mel_norms))
-            for voice, audio in self.recordings
-        ]
-        return train_encoder(part, ConditioningEncoder(CONFIGS["conditioning_encoder"]), mels, self.voice_latents)
+        return train_encoder(
+            self.part("conditioning_encoder"),
+            ConditioningEncoder(CONFIGS["conditioning_encoder"]),
+            lambda: self.recordings,
+            lambda audio, rng: conditioning_mel(conditioning_window(audio, rng), self.mel_norms),
+            self.voice_latents,
+        )
 
     @cached_property
     def contextual_embedder(self) -> torch.nn.Module:
-        mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in self.recordings]
         return train_encoder(
             self.part("contextual_embedder"),
             ContextualEmbedder(CONFIGS["contextual_embedder"]),
-            mels,
+            lambda: self.recordings,
+            lambda audio, _: diffusion_mel(diffusion_window(audio)),
             self.diffusion.voices.detach().cpu(),
         )
 

@@ -7,6 +7,7 @@ import random
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import resources
 from itertools import accumulate, islice
 from pathlib import Path
@@ -84,6 +85,7 @@ def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
     return runs
 
 
+@cache
 def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
     """Read the example sentences and the definitions of WordNet that have only characters of the tokenizer.
 
@@ -109,6 +111,7 @@ def cleaned(text: str) -> str:
     return NORMALISERS["english"](text.strip(" ,;:'-"))
 
 
+@cache
 def spoken_words() -> tuple[list[str], list[float]]:
     """Return frequent English words, and the cumulative sums of the weights with which to draw them.
 

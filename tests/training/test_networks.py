@@ -25,9 +25,6 @@ from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
 from tests.decoding import ChunkPrompt, decode
 from tests.refusals import assert_refused
-from training import clone_speakers
-from training.clone_encoder import ClipLessons, train_clone_encoder
-from training.clone_hearing import HeardClip
 from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, train_decoder, training_sequence
 from training.denoiser import train_denoiser
 from training.encoders import train_encoder
@@ -40,7 +37,7 @@ from training.run import TrainingRun
 from training.source_filter import parameters_of, train_source_filter
 from training.speech import LOUDNESS, Batches, Clip, Shard, load_mels, shard_of, teacher_of, trim_and_level
 from training.text import GRAMMAR, MAX_CHARACTERS, held_out_sentences, plain_sentence, training_texts, word_runs
-from training.trainer import PartSchedule, TrainedPart
+from training.trainer import PartSchedule, TrainedPart, fast_autocast
 from training.vocoders import EDGE, largest_differences, without_edges
 
 
@@ -56,6 +53,44 @@ def test_each_shard_is_coded_with_its_own_voice(tmp_path):
         for codes, part in zip(np.split(np.load(path), [4]), np.split(mel, [16]), strict=True):
             wanted = quantiser.codes(torch.from_numpy(part.T.astype(np.float32))[None], torch.tensor([voice]))[0]
             assert codes.tolist() == wanted.tolist()
+
+
+STEPS = {
+    "quantiser": lambda part, clip: train_quantiser(part, [clip.shard], 16, ["heart"]),
+    "decoder": lambda part, clip: train_decoder(part, CONFIGS["autoregressive"], [clip], [clip], 1, Quantiser(16, 1)),
+    "denoiser": lambda part, clip: train_denoiser(
+        part, CONFIGS["diffusion"], [clip], lambda _: np.ones((len(clip.codes), 192)), 2
+    ),
+    "encoder": lambda part, clip: train_encoder(
+        part,
+        ConditioningEncoder(CONFIGS["conditioning_encoder"]),
+        lambda: [(voice, load_mels(clip.shard)[0].T.astype(np.float32)) for voice in (0, 1)],
+        lambda audio, _: audio,
+        torch.eye(2, 192),
+    ),
+    "source filter": lambda part, clip: train_source_filter(
+        part,
+        CONFIGS["mel_source_filter"],
+        lambda: [(np.tile(rows.T, (2, 1))[:100], rows) for rows in parameters_of(clip.shard, part.folder)],
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_step_is_in_bfloat16_only_on_a_cpu_with_instructions_for_it(tmp_path, monkeypatch, step):
+    monkeypatch.setattr("training.source_filter.JUDGED_FROM", 0)
+    clip = Clip([3, 4, 5], np.arange(27), 0, tmp_path / "0-heart.npz", 0)
+    buzz = (np.sin(700 * TIME) * np.sin(30 * TIME)).astype(np.float32)
+    shard_of(["a red boat."], lambda _: np.tile(buzz, 2)[: 5 * RATE // 4], np.ones(80)).save(clip.shard)
+    schedule, losses = PartSchedule(steps=(1,), rate=1e-3, batch=1), []
+    for native, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        with fast_autocast("cpu"):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+        step(TrainedPart(tmp_path / str(native), schedule, "cpu", tmp_path / "none"), clip)
+        losses.append(json.loads((tmp_path / str(native) / "curve.json").read_text())[0]["loss"])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.03)
 
 
 def test_a_quantiser_gives_one_code_for_four_frames_and_resets_unused_entries():
@@ -214,63 +249,6 @@ def test_no_text_resembles_a_held_out_sentence(wordnet):
 
 TIME = np.arange(RATE) / RATE
 TONE = 0.1 * np.sin(2 * np.pi * 200 * TIME).astype(np.float32)
-
-
-def train_quantiser_once(part, clip):
-    train_quantiser(part, [clip.shard], 16, ["heart"])
-
-
-def train_decoder_once(part, clip):
-    train_decoder(part, CONFIGS["autoregressive"], [clip], [clip], 1, Quantiser(16, 1))
-
-
-def train_denoiser_once(part, clip):
-    latents = torch.randn(len(clip.codes), 192, generator=torch.Generator().manual_seed(0)).numpy()
-    train_denoiser(part, CONFIGS["diffusion"], [clip], lambda _: latents, 2)
-
-
-def train_encoder_once(part, clip):
-    encoder, [mel] = ConditioningEncoder(CONFIGS["conditioning_encoder"]), load_mels(clip.shard)
-    heard = [(voice, mel.T.astype(np.float32)) for voice in (0, 1)]
-    train_encoder(part, encoder, heard, torch.eye(2, 192))
-
-
-def train_source_filter_once(part, clip):
-    [rows] = parameters_of(clip.shard, part.folder)
-    train_source_filter(part, CONFIGS["mel_source_filter"], lambda: [(np.tile(rows.T, (2, 1))[:100], rows)])
-
-
-def train_clone_encoder_once(part, clip):
-    [mel], embeddings = load_mels(clip.shard), np.eye(256, dtype=np.float32)
-    heard = [HeardClip(str(speaker), mel * (1 + speaker), embeddings[speaker]) for speaker in (0, 0, 1)]
-    settings = clone_speakers.read_config(clone_speakers.CONFIG).encoder
-    train_clone_encoder(part, ClipLessons(heard, settings, 129, np.ones(80, np.float32)), heard)
-
-
-@pytest.mark.parametrize(
-    "train",
-    [
-        train_quantiser_once,
-        train_decoder_once,
-        train_denoiser_once,
-        train_encoder_once,
-        train_source_filter_once,
-        train_clone_encoder_once,
-    ],
-)
-def test_a_part_trains_in_bfloat16_only_on_a_cpu_with_instructions_for_it(tmp_path, monkeypatch, train):
-    monkeypatch.setattr("training.source_filter.JUDGED_FROM", 0)
-    buzz = (np.sin(700 * TIME) * np.sin(30 * TIME)).astype(np.float32)
-    shard_of(["a red boat."], lambda _: np.tile(buzz, 2)[: 5 * RATE // 4], np.ones(80)).save(tmp_path / "0-heart.npz")
-    clip = Clip([3, 4, 5], np.arange(27), 0, tmp_path / "0-heart.npz", 0)
-    schedule, losses = PartSchedule(steps=(1,), rate=1e-3, batch=1), {}
-    for native in (False, True):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
-        part = TrainedPart(tmp_path / str(native), schedule, "cpu", tmp_path / "none")
-        train(part, clip)
-        losses[native] = json.loads((part.folder / "curve.json").read_text())[0]["loss"]
-    assert losses[False] != losses[True]
-    assert losses[False] == pytest.approx(losses[True], rel=0.03)
 
 
 def test_speech_is_equally_loud_with_short_silent_ends():

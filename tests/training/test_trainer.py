@@ -16,7 +16,7 @@ from tests.refusals import assert_refused
 from training import trainer
 from training.__main__ import main
 from training.recipe import TRAINED_PARTS
-from training.trainer import PartSchedule, TrainedPart, Trainer, export, fast_autocast
+from training.trainer import PartSchedule, TrainedPart, Trainer, export
 
 
 def part_in(folder, steps=(8,), **schedule):
@@ -89,13 +89,6 @@ def test_the_result_is_the_mean_of_the_weights_and_can_be_exported_to_go_on_from
     torch.testing.assert_close(weights(started)["weight"], mean["weight"], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_a_cpu_computes_in_bfloat16_if_it_has_instructions_for_it(monkeypatch, native, dtype):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
-    with fast_autocast("cpu"):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-
-
 @pytest.mark.parametrize(("steps", "message"), [((), "ascending"), ((4, 4), "ascending"), ((0,), "positive")])
 def test_steps_are_positive_and_ascending(steps, message):
     with pytest.raises(ValidationError, match=message):
@@ -124,21 +117,6 @@ ROOT = Path(__file__).parents[2]
 
 def arguments(output, wordnet, *more):
     return ["-o", str(output), "--wordnet", str(wordnet), "--threads", "1", "--workers", "1", "--device", "cpu", *more]
-
-
-@pytest.fixture
-def refusal(capsys):
-    """``refusal(…)``: the error of a run that is refused, in this process."""
-
-    def run(*given):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments(*given))
-        assert ended.value.code == 1
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        return error
-
-    return run
 
 
 def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_run(tmp_path, wordnet):
@@ -191,8 +169,13 @@ def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_ru
         (("--start", "/nowhere"), "no such folder"),
     ],
 )
-def test_bad_arguments_give_one_line(tmp_path, wordnet, refusal, given, message):
-    assert message in refusal(tmp_path / "run", wordnet, *given)
+def test_bad_arguments_give_one_line(tmp_path, wordnet, capsys, given, message):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments(tmp_path / "run", wordnet, *given))
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
 
 
 def test_the_package_that_users_install_has_no_training():
