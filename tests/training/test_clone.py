@@ -12,7 +12,7 @@ from ane.audio import resample
 from ane.audio.mel import CONDITIONING_RATE, HOP
 from ane.system.errors import UserError
 from benchmarks.data_packages import package_folder, whisper_folder
-from benchmarks.teachers import kokoro_style
+from benchmarks.teachers import kokoro, kokoro_style
 from training import clone_encoder, clone_speech
 from training.clone_encoder import ClipLessons, in_random_rooms, recorded_elsewhere
 from training.clone_hearing import HeardClip, separation
@@ -210,12 +210,10 @@ def test_kokoro_speaks_in_a_mixture_and_the_encoder_is_measured(tmp_path):
     (tmp_path / "texts.txt").write_text("a red boat.\n" * 4, encoding="utf-8")
     arguments = ["-o", str(tmp_path), "--config", str(config), "--threads", "1"]
     try:
-        clone_encoder.Ear().encoder()
         whisper_folder("base")
-        for name in ("distillmos", "xls-r-sqa"):
+        for name in ("distillmos", "xls-r-sqa", "Resemblyzer", "moonshine-voice"):
             package_folder(name)
-        clone_encoder.people(clone_encoder.Ear())
-        clone_speech.kokoro_audio("", kokoro_style("af_heart"))
+        kokoro()
     except UserError as error:
         pytest.skip(f"{error}; {FETCH}")
     assert clone_speech.main(arguments) == 0
