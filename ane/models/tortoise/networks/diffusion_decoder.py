@@ -221,12 +221,13 @@ class DiffusionTts(nn.Module):
     @functools.cache
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
         """Return the keys and shapes of the layers that only training uses. They take codes instead of latents."""
-        C = config.model_channels
         with WithoutValues():
             layers = {
-                "code_embedding": nn.Embedding(config.in_tokens, C),
-                "code_converter": nn.Sequential(*(FrameAttention(C, config.num_heads) for _ in range(3))),
-                "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1),
+                "code_embedding": nn.Embedding(config.in_tokens, config.model_channels),
+                "code_converter": nn.Sequential(
+                    *(FrameAttention(config.model_channels, config.num_heads) for _ in range(3))
+                ),
+                "mel_head": nn.Conv1d(config.model_channels, config.in_channels, 3, padding=1),
             }
         return {name: tuple(tensor.shape) for name, tensor in nn.ModuleDict(layers).state_dict().items()}
 
