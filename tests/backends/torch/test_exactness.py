@@ -145,7 +145,7 @@ def test_attention_is_exact_with_mkls_kernels_for_avx2():
     """MKL chooses its kernels once, when it is loaded; on AMD's CPUs the variable may have no effect."""
     chosen = "width_of_heads or how_long or (depend_on_its_neighbours and fp32)"
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", chosen],
+        [sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", __file__, "-k", chosen],
         env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
         capture_output=True,
         text=True,
