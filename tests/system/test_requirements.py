@@ -64,7 +64,7 @@ def test_an_old_python_can_read_what_tells_it(file: str) -> None:
     ast.parse((ROOT / file).read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.skipif(old_python() is None, reason="needs a Python 3.8 to 3.10: pyenv install 3.10")
+@pytest.mark.skipif("old_python() is None", reason="needs a Python 3.8 to 3.10: pyenv install 3.10")
 def test_an_old_python_is_told_in_one_line() -> None:
     done = subprocess.run([old_python(), "-m", "ane", "say", "Hello"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
