@@ -25,18 +25,18 @@ from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 from tests.server.speech_requests import END, send, web_socket
 
 SPEECH = "/v1/audio/speech"
-DRAIN = 2
+DRAIN = 1
 HELD = "(a " * 13_000  # 39 KB of text with brackets that never close
 UNSPOKEN = "... " * 9_000
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with hostile_server() as running:
+def server(preloaded_server: Path) -> Iterator[ServerProcess]:
+    with hostile_server(preloaded_server) as running:
         yield running.wait_until_ready()
 
 
-def hostile_server(preloaded: Path | None = None) -> ServerProcess:
+def hostile_server(preloaded: Path) -> ServerProcess:
     flags = f"--models heart --preload heart --wyoming-port 0 --calls 1 --drain {DRAIN}"
     return ServerProcess(*flags.split(), preloaded=preloaded)
 
