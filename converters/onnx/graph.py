@@ -73,6 +73,7 @@ class OnnxGraph:
                 input_names=names,
                 output_names=list(self.outputs),
                 dynamic_shapes=(shapes,),
+                custom_translation_table={torch.ops.aten.group_norm.default: two_pass_group_norm},
             )
         model = program.model
         for node in model.graph.all_nodes():  # keep the names of the node's modules, but no paths of source files
@@ -83,6 +84,28 @@ class OnnxGraph:
             if value.name.startswith(NETWORK_PREFIX):
                 value.name = value.name.removeprefix(NETWORK_PREFIX)
         return model
+
+
+def two_pass_group_norm(
+    x: "onnx_ir.Value", groups: int, weight: "onnx_ir.Value", bias: "onnx_ir.Value", eps: float, cudnn_enabled: bool
+) -> "onnx_ir.Value":
+    """Build the nodes of torch's group norm in float32: first the mean, then the variance of what is left.
+
+    ONNX's operator for group norms may compute both in one pass, which is less exact (``GroupNorm``).
+    """
+    from onnxscript import FLOAT, opset23
+
+    op: Any = opset23
+    wide = x if x.dtype == FLOAT.dtype else op.Cast(x, to=FLOAT.dtype)
+    grouped = op.Reshape(wide, op.Constant(value_ints=[0, groups, -1]))
+    last = op.Constant(value_ints=[-1])
+    centred = op.Sub(grouped, op.ReduceMean(grouped, last))
+    variance = op.ReduceMean(op.Mul(centred, centred), last)
+    y = op.Mul(centred, op.Reciprocal(op.Sqrt(op.Add(variance, op.Constant(value_float=eps)))))
+    channels = op.Constant(value_ints=[-1, *[1] * (len(x.shape) - 2)])
+    y = op.Mul(op.Reshape(y, op.Shape(wide)), op.Reshape(weight, channels))
+    y = op.Add(y, op.Reshape(bias, channels))
+    return y if x.dtype == FLOAT.dtype else op.Cast(y, to=x.dtype)
 
 
 class NetworkCall(nn.Module):

@@ -30,6 +30,9 @@ class Packing:
 
     def split(self, x: Tensor) -> Iterator[Tensor]:
         """Yield the frames of each utterance, as a view (rows, L, C) of the packed x (N, C)."""
+        if len(self.lengths) == 1:
+            yield x.view(self.rows, self.lengths[0], x.shape[1])
+            return
         for part, length in zip(x.split([self.rows * length for length in self.lengths]), self.lengths, strict=True):
             yield part.view(self.rows, length, x.shape[1])
 
@@ -46,18 +49,18 @@ def pack(batch: Tensor) -> Tensor:
 
 def image(x: Tensor) -> Tensor:
     """View (R, L, C) as (R, C, 1, L) in torch's channels-last format."""
-    return x.transpose(1, 2)[:, :, None]
+    return x.transpose(1, 2).unsqueeze(2)
 
 
 def sequence(x: Tensor) -> Tensor:
     """View (R, C, 1, L) as (R, L, C), the inverse of ``image``."""
-    return x[:, :, 0].transpose(1, 2)
+    return x.squeeze(2).transpose(1, 2)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Apply a linear layer with weight (O, C) and bias (O,) to x (N, C). Returns (N, O)."""
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
-        return F.linear(x, weight, bias)
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16) or torch.compiler.is_exporting():
+        return F.linear(x, weight, bias)  # in an exported graph, too: it has fewer operations than a convolution
     # This calls a convolution, which uses oneDNN, instead of F.linear. In float32, F.linear uses MKL, which takes twice
     # as long on AMD. In bfloat16, the result of F.linear depends on the number of threads (AMX). On one thread, a
     # convolution uses oneDNN only if it is dilated. Dilation does not change the result of a 1×1 kernel.
