@@ -24,7 +24,7 @@ SHARPNESS = 6.0  # a larger number makes the converters map noise to blends of v
 
 
 def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
-    """Make ``RECORDINGS`` recordings per voice, as (index of the voice, audio (S,) float32 at 22050 Hz).
+    """Make ``RECORDINGS`` recordings per voice, as (index of the voice, audio (S,) float32 at 24 kHz).
 
     A recording consists of one to four random clips of the voice, joined and multiplied by a random factor.
     """
@@ -35,7 +35,7 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
         for _ in range(RECORDINGS):
             chosen = rng.integers(0, len(clips), rng.integers(1, 5))
             audio = np.concatenate([clips[clip] for clip in chosen]) * rng.uniform(0.4, 1.6)
-            recordings_of_voices.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
+            recordings_of_voices.append((index, audio.astype(np.float32)))
     return recordings_of_voices
 
 
@@ -51,9 +51,9 @@ def train_encoder(
     Args:
         part: Part to train.
         encoder: The encoder.
-        recordings: Function that returns pairs of a voice's index and audio (S,). It is called only if the part is not
-            finished.
-        mel: Function that takes audio and a generator, and returns a mel (bands, L) of a window of the audio.
+        recordings: Function that returns pairs of a voice's index and audio (S,) at 24 kHz. It is called only if the
+            part is not finished.
+        mel: Function that takes audio at 22050 Hz and a generator, and returns a mel (bands, L) of a window of it.
         targets: Latents of all voices, (voices, width).
     """
     torch.manual_seed(part.schedule.seed)
@@ -70,7 +70,8 @@ def train_encoder(
     @cache
     def example(index: int) -> tuple[int, np.ndarray]:
         voice, audio = heard[index]
-        return voice, mel(audio, np.random.default_rng([part.schedule.seed, index]))
+        rng = np.random.default_rng([part.schedule.seed, index])
+        return voice, mel(resample(audio, RATE, CONDITIONING_RATE), rng)
 
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen = torch.randint(len(heard), (part.schedule.batch,), generator=generator).tolist()

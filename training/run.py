@@ -100,19 +100,9 @@ class TrainingRun:
 
     @cached_property
     def shards(self) -> list[Path]:
-        return [
-            path
-            for voice, texts in self.texts.items()
-            for path in speak_all(
-                self.folder / "speech",
-                texts,
-                voice,
-                self.recipe.voices[voice].teacher,
-                self.mel_norms,
-                self.recipe.shard_clips,
-                self.workers,
-            )
-        ]
+        teachers = {voice: taught.teacher for voice, taught in self.recipe.voices.items()}
+        size, workers = self.recipe.shard_clips, self.workers
+        return speak_all(self.folder / "speech", self.texts, teachers, self.mel_norms, size, workers)
 
     def is_held_back(self, shard: Path) -> bool:
         """Return whether a shard is held back from the training of the decoder.

@@ -3,7 +3,7 @@
 A teacher is a text-to-speech program. A shard is a file with some clips of one voice and their mel spectrograms.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -153,22 +153,29 @@ def shard_of(texts: Sequence[str], speak: Speak, mel_norms: np.ndarray) -> Shard
 
 
 def speak_all(
-    folder: Path, texts: Sequence[str], voice: str, teacher: str, mel_norms: np.ndarray, size: int, workers: int
+    folder: Path,
+    texts: Mapping[str, Sequence[str]],
+    teachers: Mapping[str, str],
+    mel_norms: np.ndarray,
+    size: int,
+    workers: int,
 ) -> list[Path]:
-    """Let a teacher speak all texts of a voice in several processes, and write shards with ``size`` clips each.
+    """Let teachers speak the texts of each voice in several processes, and write shards with ``size`` clips each.
 
-    Shards that exist already are not written again.
+    Shards that exist already are not written again. ``teachers`` has the name of each voice's teacher.
 
     Returns:
-        The paths of all shards of the voice.
+        The paths of all shards, one voice after another.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [
-        (folder / f"{index:04d}-{voice}.npz", texts[start : start + size], teacher, mel_norms)
-        for index, start in enumerate(range(0, len(texts), size))
+        (folder / f"{index:04d}-{voice}.npz", some[start : start + size], teachers[voice], mel_norms)
+        for voice, some in texts.items()
+        for index, start in enumerate(range(0, len(some), size))
     ]
     if missing := [job for job in jobs if not job[0].exists()]:
-        teacher_of(teacher)  # fetches the teacher's packages before the processes start
+        for teacher in {teacher for _, _, teacher, _ in missing}:
+            teacher_of(teacher)  # fetches the teacher's packages before the processes start
         with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
             list(pool.map(speak_shard, *zip(*missing, strict=True)))  # with list(), an error or Ctrl-C cancels the rest
     return [job[0] for job in jobs]
