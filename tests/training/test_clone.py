@@ -120,7 +120,7 @@ def test_an_encoder_learns_to_predict_embeddings_and_goes_on_from_its_checkpoint
             np.savez(kept, mel=shard.mel, embedding=mean / np.linalg.norm(mean))
     curves = []
     for steps in ("[1]", "[1, 10]", "[1, 10]"):
-        config = tiny_config(run, steps=steps, batch=1034, warmup=2, average=0.0)
+        config = tiny_config(run, steps=steps, batch=517, warmup=2, average=0.0)
         assert clone_encoder.main(["-o", str(run), "--config", str(config), "--threads", "1"]) == 0
         curves.append(json.loads((run / "clone_encoder-3" / "curve.json").read_text()))
     first, last = ([point for point in curve if "error" in point][-1] for curve in curves[:2])
@@ -128,6 +128,7 @@ def test_an_encoder_learns_to_predict_embeddings_and_goes_on_from_its_checkpoint
     assert last["error"] < first["error"]
     assert curves[2] == curves[1]
     assert {"held-back same", "held-back other", "held-back auc", "held-back eer"} <= set(curves[1][-1])
+    assert curves[1][-1]["held-back agreement"] > curves[0][-1]["held-back agreement"]  # on the same recordings
 
     assert clone_encoder.main(["-o", str(run), "--config", str(config), "--speakers", "2", "--minutes", "1e-9"]) == 0
     assert json.loads((run / "clone_encoder-2" / "curve.json").read_text())[-1]["step"] == 1
@@ -145,14 +146,16 @@ def test_a_speaker_who_fails_the_gate_teaches_nothing(run):
     assert [len(some) for some in heard] == [4, 4]  # two recordings, and two more rates of the first
 
 
-def test_the_loss_that_tells_speakers_apart_is_zero_for_their_embeddings():
+@pytest.mark.parametrize("native", [False, True])
+def test_the_loss_that_tells_speakers_apart_is_zero_for_their_embeddings(monkeypatch, native):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
     embeddings = np.eye(3, 8, dtype=np.float32)
     mels = [np.full((200, 80), level, np.float16) for level in (-3.0, 0.0, 2.0)]
     recordings = [HeardClip(str(index), mel, embeddings[index]) for index, mel in enumerate(mels)]
     lessons = ClipLessons(recordings, CONFIGURATION.encoder, 1034, np.ones(80, np.float32))
     speakers = torch.randint(3, (2,), generator=torch.Generator().manual_seed(0))  # the first choice of a step
     wrong, right = (
-        lessons.losses(lambda mel, rows=rows: rows, 3, torch.Generator().manual_seed(0))
+        lessons.losses(lambda mel, rows=rows: rows @ torch.eye(8), 3, torch.Generator().manual_seed(0))
         for rows in (torch.ones(2, 8), lessons.targets[speakers])
     )
     assert wrong["error"] > 1
@@ -205,8 +208,7 @@ def test_separation_counts_the_pairs_of_recordings():
 
 def test_kokoro_speaks_in_a_mixture_and_the_encoder_is_measured(tmp_path):
     """The whole way from style tables to a report, with the teachers' weights."""
-    sizes = {"learned": 1, "recordings": 1, "different_texts": 4}
-    config = tiny_config(tmp_path, **sizes, steps="[1]", batch=517, warmup=0)
+    config = tiny_config(tmp_path, learned=1, recordings=1, different_texts=4, steps="[1]", batch=517, warmup=0)
     (tmp_path / "texts.txt").write_text("a red boat.\n" * 4, encoding="utf-8")
     arguments = ["-o", str(tmp_path), "--config", str(config), "--threads", "1"]
     try:

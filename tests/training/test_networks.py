@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.audio.loudness import LoudnessMeter
-from ane.audio.mel import HOP
+from ane.audio.mel import HOP, conditioning_mel
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.writing import write_bundle
 from ane.models.tortoise.chunks import text_tokens
@@ -25,9 +25,11 @@ from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
 from tests.decoding import ChunkPrompt, decode
 from tests.refusals import assert_refused
+from training.another_fast_voice import Lessons, heart
 from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, train_decoder, training_sequence
 from training.denoiser import train_denoiser
 from training.encoders import train_encoder
+from training.kokoro_speech import Utterance
 from training.pitch import MIDDLE, RATE, pitch_of
 from training.publish import LICENCES, data_section, score_section, trained_contents
 from training.quantiser import ENTRY, Quantiser, envelope_matrix, train_quantiser, write_codes
@@ -35,9 +37,9 @@ from training.ranking import CLVPInTraining, train_clvp
 from training.recipe import CHARACTERS, CONFIG, CONFIGS, SETTINGS, TRAINED_PARTS, load_recipe, tokenizer_json
 from training.run import TrainingRun
 from training.source_filter import parameters_of, train_source_filter
-from training.speech import LOUDNESS, Batches, Clip, Shard, load_mels, shard_of, teacher_of, trim_and_level
+from training.speech import LOUDNESS, Batches, Clip, Shard, shard_of, teacher_of, trim_and_level
 from training.text import GRAMMAR, MAX_CHARACTERS, held_out_sentences, plain_sentence, training_texts, word_runs
-from training.trainer import PartSchedule, TrainedPart, fast_autocast
+from training.trainer import PartSchedule, TrainedPart, Trainer, fast_autocast
 from training.vocoders import EDGE, largest_differences, without_edges
 
 
@@ -53,44 +55,6 @@ def test_each_shard_is_coded_with_its_own_voice(tmp_path):
         for codes, part in zip(np.split(np.load(path), [4]), np.split(mel, [16]), strict=True):
             wanted = quantiser.codes(torch.from_numpy(part.T.astype(np.float32))[None], torch.tensor([voice]))[0]
             assert codes.tolist() == wanted.tolist()
-
-
-STEPS = {
-    "quantiser": lambda part, clip: train_quantiser(part, [clip.shard], 16, ["heart"]),
-    "decoder": lambda part, clip: train_decoder(part, CONFIGS["autoregressive"], [clip], [clip], 1, Quantiser(16, 1)),
-    "denoiser": lambda part, clip: train_denoiser(
-        part, CONFIGS["diffusion"], [clip], lambda _: np.ones((len(clip.codes), 192)), 2
-    ),
-    "encoder": lambda part, clip: train_encoder(
-        part,
-        ConditioningEncoder(CONFIGS["conditioning_encoder"]),
-        lambda: [(voice, load_mels(clip.shard)[0].T.astype(np.float32)) for voice in (0, 1)],
-        lambda audio, _: audio,
-        torch.eye(2, 192),
-    ),
-    "source filter": lambda part, clip: train_source_filter(
-        part,
-        CONFIGS["mel_source_filter"],
-        lambda: [(np.tile(rows.T, (2, 1))[:100], rows) for rows in parameters_of(clip.shard, part.folder)],
-    ),
-}
-
-
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_a_step_is_in_bfloat16_only_on_a_cpu_with_instructions_for_it(tmp_path, monkeypatch, step):
-    monkeypatch.setattr("training.source_filter.JUDGED_FROM", 0)
-    clip = Clip([3, 4, 5], np.arange(27), 0, tmp_path / "0-heart.npz", 0)
-    buzz = (np.sin(700 * TIME) * np.sin(30 * TIME)).astype(np.float32)
-    shard_of(["a red boat."], lambda _: np.tile(buzz, 2)[: 5 * RATE // 4], np.ones(80)).save(clip.shard)
-    schedule, losses = PartSchedule(steps=(1,), rate=1e-3, batch=1), []
-    for native, dtype in ((False, torch.float32), (True, torch.bfloat16)):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
-        with fast_autocast("cpu"):
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-        step(TrainedPart(tmp_path / str(native), schedule, "cpu", tmp_path / "none"), clip)
-        losses.append(json.loads((tmp_path / str(native) / "curve.json").read_text())[0]["loss"])
-    assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.03)
 
 
 def test_a_quantiser_gives_one_code_for_four_frames_and_resets_unused_entries():
@@ -136,7 +100,7 @@ def test_clvp_learns_which_codes_belong_to_a_text(tmp_path):
         for index, text in enumerate(rng.integers(3, 29, (60, 6)))
     ]
     train_clvp(
-        TrainedPart(tmp_path, PartSchedule(steps=(60,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
+        TrainedPart(tmp_path, PartSchedule(steps=(40,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
         CONFIGS["clvp"],
         dataclasses.replace(CONFIGS["autoregressive"], max_mel_tokens=20),
         clips,
@@ -249,6 +213,46 @@ def test_no_text_resembles_a_held_out_sentence(wordnet):
 
 TIME = np.arange(RATE) / RATE
 TONE = 0.1 * np.sin(2 * np.pi * 200 * TIME).astype(np.float32)
+SPOKEN = Utterance(np.arange(3), np.array([4, 10, 4]), *np.float32([[100], [0.5]]).repeat(36, 1), TONE[:10800])
+STEPS = {
+    "quantiser": lambda part, clip: train_quantiser(part, [clip.shard], 16, ["heart"]),
+    "decoder": lambda part, clip: train_decoder(part, CONFIGS["autoregressive"], [clip], [clip], 1, Quantiser(16, 1)),
+    "denoiser": lambda part, clip: train_denoiser(
+        part, CONFIGS["diffusion"], [clip], lambda _: np.ones((len(clip.codes), 192)), 2
+    ),
+    "encoder": lambda part, clip: train_encoder(
+        part,
+        ConditioningEncoder(CONFIGS["conditioning_encoder"]),
+        lambda: [(voice, TONE) for voice in (0, 1)],
+        lambda audio, _: conditioning_mel(audio, np.ones(80)),
+        torch.eye(2, 192),
+    ),
+    "fast voice": lambda part, clip: Trainer(model := heart(), part).run(
+        lambda step, generator: Lessons([SPOKEN], 64, 0).losses(model, step, generator)
+    ),
+    "source filter": lambda part, clip: train_source_filter(
+        part,
+        CONFIGS["mel_source_filter"],
+        lambda: [(np.tile(rows.T, (2, 1))[:100], rows) for rows in parameters_of(clip.shard, part.folder)],
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_step_is_in_bfloat16_only_on_a_cpu_with_instructions_for_it(tmp_path, monkeypatch, step):
+    monkeypatch.setattr("training.source_filter.JUDGED_FROM", 0)
+    clip = Clip([3, 4, 5], np.arange(27), 0, tmp_path / "0-heart.npz", 0)
+    buzz = (np.sin(700 * TIME) * np.sin(30 * TIME)).astype(np.float32)
+    shard_of(["a red boat."], lambda _: np.tile(buzz, 2)[: 5 * RATE // 4], np.ones(80)).save(clip.shard)
+    schedule, losses = PartSchedule(steps=(1,), rate=1e-3, batch=1), []
+    for native, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        with fast_autocast("cpu"):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+        step(TrainedPart(tmp_path / str(native), schedule, "cpu", tmp_path / "none"), clip)
+        losses.append(json.loads((tmp_path / str(native) / "curve.json").read_text())[0]["loss"])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.03)
 
 
 def test_speech_is_equally_loud_with_short_silent_ends():

@@ -112,9 +112,6 @@ def test_each_run_has_the_rate_of_a_run_that_ends_with_it():
         assert [runs.rate_at(step) for step in steps] == [single.rate_at(step) for step in steps]
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def arguments(output, wordnet, *more):
     return ["-o", str(output), "--wordnet", str(wordnet), "--threads", "1", "--workers", "1", "--device", "cpu", *more]
 
@@ -179,5 +176,5 @@ def test_bad_arguments_give_one_line(tmp_path, wordnet, capsys, given, message):
 
 
 def test_the_package_that_users_install_has_no_training():
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "training" not in pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
