@@ -4,8 +4,8 @@
 
 ``write_client`` writes a program that replaces `python` (only `-m MODULE` and `-c CODE`) or `ane`. The client passes
 its arguments, environment, working directory and standard streams to the server, and exits with the status that comes
-back. A signal to the client ends the command at once. Tests of how a command handles a signal, or of the modules that
-it imports, start a real process instead.
+back. If a signal ends the command, SIGKILL ends the client. A signal to the client ends the command at once. Tests of
+how a command handles a signal, or of the modules that it imports, start a real process instead.
 """
 
 import gc
@@ -56,7 +56,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(request)
     server.recv({pid_bytes})
     status = server.recv(1)
-sys.exit(status[0] if status else 139)
+sys.exit(status[0]) if status else os.kill(os.getpid(), 9)
 """
 PID_BYTES = 4  # a command's first answer is the number of its process, and its last one is its status
 

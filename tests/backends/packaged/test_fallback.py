@@ -23,7 +23,7 @@ from ane.system.decibels import snr_db
 from converters.coreml.coreml_package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml import native
-from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
+from tests.backends.coreml.mac_fixtures import forked_trials, mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.orders import Order, StandIn
 from tests.backends.decoder_steps import columns
 from tests.conversions import converted
@@ -295,8 +295,8 @@ def test_when_core_ml_refuses_everything_torch_speaks_all_of_it(mac, bundle, exp
     np.testing.assert_allclose(audio, expected, atol=1e-4)
 
 
-def test_a_compilation_that_kills_its_process_is_left_to_torch(unguarded_mac, two_buckets, expected):
-    """In a real child process; of one that does not end, tests/backends/coreml."""
+def test_a_compilation_that_kills_its_process_is_left_to_torch(unguarded_mac, forked_trials, two_buckets, expected):
+    """In a process of its own; of one that does not end, tests/backends/coreml."""
     unguarded_mac.order(Order("compile", "kill", "autoregressive-fp32.mlpackage"))
     audio, notices, _ = speak(two_buckets.path)
     assert "it ended the process (signal 9, perhaps for lack of memory)" in notices[0]
