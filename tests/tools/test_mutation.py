@@ -81,7 +81,9 @@ def test_sound_relevant_tests_a_mutant_kill_it_and_survivors_are_tried_again(pro
         for line in ("high: int = (11)", "value <= LOW")
     ]
     monkeypatch.setattr("tools.mutation.__main__.draw", lambda *arguments: chosen)
-    monkeypatch.setattr("tools.mutation.__main__.ALL_TESTS", (sys.executable, "-m", "pytest", "-q", "-n", "0"))
+    monkeypatch.setattr(
+        "tools.mutation.__main__.ALL_TESTS", (sys.executable, "-m", "pytest", "-q", "--disable-plugin-autoload")
+    )
 
     def mutate() -> list[dict]:
         assert main(["--modules", "ane.ranges", "--root", str(project), "-o", str(output)]) == 0
@@ -113,7 +115,7 @@ def test_calls_of_a_function_are_reported_also_from_a_child_process_and_constant
         encoding="utf-8",
     )
     (project / "reports").mkdir()
-    reached = measure(project, [sys.executable, "-m", "pytest", "-q", "-n", "0"], project / "reports")
+    reached = measure(project, [sys.executable, "-m", "pytest", "-q", "--disable-plugin-autoload"], project / "reports")
     tests = {"tests/test_ranges.py::test_values_are_clamped[an id with spaces]", "tests/test_more.py::test_in_a_child"}
     assert {name: set(found) for name, found in reached.items()} == {"ane.ranges:clamp": tests}
     reach = Reach(reached, {"ane.ranges": MODULE}, {"tests/test_low.py": "LOW", "tests/test_lower.py": "LOWER"})
