@@ -8,6 +8,7 @@ computes it, and 30 layers build in seconds instead of minutes.
 import contextlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,10 +35,14 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+# coremltools would import scikit-learn only to read its version, which takes a second. Palettes import it later
+hidden = sys.modules.setdefault("sklearn", None)
 with quiet():
     import coremltools as ct
     from coremltools.converters.mil import Builder as mb  # noqa: N813 (its usual name)
     from coremltools.converters.mil.mil import Function, Program, types
+if hidden is None:
+    del sys.modules["sklearn"]
 
 PASSES = ["common::const_deduplication"]
 Var = Any  # coremltools' type of a value in a graph under construction
