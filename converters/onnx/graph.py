@@ -13,6 +13,7 @@ and the T new columns, in this order.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,7 +74,10 @@ class OnnxGraph:
                 input_names=names,
                 output_names=list(self.outputs),
                 dynamic_shapes=(shapes,),
-                custom_translation_table={torch.ops.aten.group_norm.default: two_pass_group_norm},
+                custom_translation_table={
+                    torch.ops.aten.group_norm.default: two_pass_group_norm,
+                    attention_operator(): attention_nodes,
+                },
             )
         model = program.model
         for node in model.graph.all_nodes():  # keep the names of the node's modules, but no paths of source files
@@ -214,35 +218,91 @@ def attention(
 
     The function also appends the keys and values of the new columns to ``new``.
     """
+    operator = attention_operator()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
-        q = q * q.shape[-1] ** -0.5
-        scores = (to_prefix(q, prefix_keys, prefix_index), q @ keys.transpose(2, 3), q @ k.transpose(2, 3))
-        weight = torch.softmax(torch.cat(scores, dim=-1).float() + mask[:, None], dim=-1).to(q.dtype)
-        P, L = prefix_keys.shape[-2], keys.shape[-2]
-        of_prefix, of_lane, of_new = weight[..., :P], weight[..., P : P + L], weight[..., P + L :]
-        return from_prefix(of_prefix, prefix_values, prefix_index) + of_lane @ values + of_new @ v
+        return operator(q, k, v, mask, keys, values, prefix_keys, prefix_values, prefix_index)
 
     return attend
 
 
-def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
-    """Compute the scores (n, heads, T, P) of the queries (n, heads, T, w) and the prefix's keys."""
-    if prefix_index is not None:
-        return q @ keys[prefix_index].transpose(2, 3)
-    n, heads, T, width = q.shape
-    rows = q.transpose(0, 1).reshape(heads, n * T, width) @ keys.transpose(1, 2)
-    return rows.view(heads, n, T, keys.shape[-2]).transpose(0, 1)
+@cache
+def attention_operator() -> Any:
+    """Define an operator of torch for the attention of a decoder layer, so that torch traces one operator, not forty.
+
+    The operator exists only for exports, which translate it with ``attention_nodes``. torch cannot compute it.
+    """
+    others = "Tensor mask, Tensor keys, Tensor values, Tensor prefix_keys, Tensor prefix_values, Tensor? prefix_index"
+    torch.library.define("ane::attention", f"(Tensor q, Tensor k, Tensor v, {others}) -> Tensor")
+    torch.library.register_fake("ane::attention", lambda q, *_: q.new_empty(q.shape))
+    return torch.ops.ane.attention.default
 
 
-def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> Tensor:
-    """Multiply attention weights (n, heads, T, P) by the prefix's values. The product is (n, heads, T, w)."""
+def attention_nodes(
+    q: "onnx_ir.Value",
+    k: "onnx_ir.Value",
+    v: "onnx_ir.Value",
+    mask: "onnx_ir.Value",
+    keys: "onnx_ir.Value",
+    values: "onnx_ir.Value",
+    prefix_keys: "onnx_ir.Value",
+    prefix_values: "onnx_ir.Value",
+    prefix_index: "onnx_ir.Value | None",
+) -> "onnx_ir.Value":
+    """Build the ONNX nodes of ``attention``: q, k, v and the result are (n lanes, heads, T columns, w).
+
+    The columns attend to the prefix, to the earlier columns of their lane, and to the new columns. The scores are added
+    to the mask and become weights in float32.
+    """
+    from onnxscript import FLOAT, opset23
+
+    op: Any = opset23
+
+    def ints(*values: int) -> Any:
+        return op.Constant(value_ints=values)
+
+    def transposed(x: Any, axes: int) -> Any:
+        return op.Transpose(x, perm=[*range(axes - 2), axes - 1, axes - 2])
+
+    _, heads, _, width = q.shape
+    # all layers have the same mask, so that a graph computes these sizes once
+    lanes, columns = op.Shape(mask, end=1), op.Shape(mask, start=1, end=2)
+    prefix, lane = (op.Shape(part, start=-2, end=-1) for part in (prefix_keys, keys))
+
+    def times_prefix(x: Any, part: Any, result: Any) -> Any:
+        """Multiply x (n, heads, T, …) by ``part`` of the prefix, whose last axis has the size ``result``.
+
+        If all lanes share the prefix, one product per head has the rows of all lanes.
+        """
+        if prefix_index is not None:
+            return op.MatMul(x, part)
+        rows = op.Reshape(
+            op.Transpose(x, perm=[1, 0, 2, 3]),
+            op.Concat(ints(heads), op.Mul(lanes, columns), op.Shape(x, start=3), axis=0),
+            allowzero=1,
+        )
+        by_head = op.Concat(ints(heads), lanes, columns, result, axis=0)
+        return op.Transpose(op.Reshape(op.MatMul(rows, part), by_head, allowzero=1), perm=[1, 0, 2, 3])
+
     if prefix_index is not None:
-        return weight @ values[prefix_index]
-    n, heads, T, P = weight.shape
-    rows = weight.transpose(0, 1).reshape(heads, n * T, P) @ values
-    return rows.view(heads, n, T, values.shape[-1]).transpose(0, 1)
+        prefix_keys, prefix_values = (op.Gather(part, prefix_index) for part in (prefix_keys, prefix_values))
+    axes = 3 if prefix_index is None else 4
+    q = op.Mul(q, op.CastLike(op.Constant(value_float=int(width) ** -0.5), q))
+    scores = op.Concat(
+        times_prefix(q, transposed(prefix_keys, axes), prefix),
+        op.MatMul(q, transposed(keys, 4)),
+        op.MatMul(q, transposed(k, 4)),
+        axis=-1,
+    )
+    scores = op.Add(op.Cast(scores, to=FLOAT.dtype), op.Unsqueeze(mask, ints(1)))
+    weight = op.CastLike(op.Softmax(scores, axis=-1), q)
+    seen = op.Add(prefix, lane)
+    of_prefix = op.Slice(weight, ints(0), prefix, ints(3))
+    of_lane = op.Slice(weight, prefix, seen, ints(3))
+    of_new = op.Slice(weight, seen, ints(2**62), ints(3))
+    stored = op.Add(times_prefix(of_prefix, prefix_values, ints(width)), op.MatMul(of_lane, values))
+    return op.Add(stored, op.MatMul(of_new, v))
 
 
 def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[str, tuple[Any, Axes]]:
