@@ -19,6 +19,10 @@ from typing import Any, NamedTuple
 
 from tests.preloaded import ForkedCommand
 
+LIMITED = (  # runs `ane` with a limit of descriptors
+    "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0})); from ane.cli import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 PATIENCE = 60.0  # seconds that a test waits for an event that takes one second on an idle machine
 
 
@@ -88,8 +92,8 @@ class ServerProcess:
         self._folder = tempfile.TemporaryDirectory()
         self.home = home or Path(self._folder.name)
         self.log_file = Path(self._folder.name) / "log"
-        limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
-        command = ["-m", "ane", "serve", "--port", "0", *arguments]
+        ane = ["-c", LIMITED.format(descriptors)] if descriptors else ["-m", "ane"]
+        command = [*ane, "serve", "--port", "0", *arguments]
         environment = {**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"}
         output, written = os.pipe()
         with self.log_file.open("wb") as log, open(output) as lines:
@@ -97,7 +101,7 @@ class ServerProcess:
                 ForkedCommand(preloaded, command, environment, written, log.fileno())
                 if preloaded
                 else subprocess.Popen(
-                    [*limited, sys.executable, *command], stdout=written, stderr=log, text=True, env=environment
+                    [sys.executable, *command], stdout=written, stderr=log, text=True, env=environment
                 )
             )
             os.close(written)

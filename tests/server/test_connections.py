@@ -231,10 +231,9 @@ def test_the_limit_of_descriptors_is_raised_for_the_connections():
 
 
 @pytest.fixture(scope="module")
-def small_server():
-    with ServerProcess(
-        "--models", "heart", "--wyoming-port", "0", "--drain", "90", "--log-texts", descriptors=256
-    ) as server:
+def small_server(preloaded_server):
+    flags = "--models heart --wyoming-port 0 --drain 90 --log-texts"
+    with ServerProcess(*flags.split(), descriptors=256, preloaded=preloaded_server) as server:
         yield server.wait_until_ready()
 
 
