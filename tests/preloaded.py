@@ -132,7 +132,6 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
 def serve(path: str) -> None:
     for module in MODULES:
         importlib.import_module(module)
-    importlib.import_module("ane.backends.onnx.providers").onnxruntime_module()
     for name in TABLES:
         importlib.import_module("ane.text.phonemes.dictionary").table(name)
     gc.freeze()
