@@ -31,12 +31,13 @@ UNSPOKEN = "... " * 9_000
 
 
 @pytest.fixture(scope="module")
-def server(preloaded_server: Path) -> Iterator[ServerProcess]:
-    with hostile_server(preloaded_server) as running:
+def server() -> Iterator[ServerProcess]:
+    """A process of its own, because threads of the preloaded server may have made arenas already."""
+    with hostile_server() as running:
         yield running.wait_until_ready()
 
 
-def hostile_server(preloaded: Path) -> ServerProcess:
+def hostile_server(preloaded: Path | None = None) -> ServerProcess:
     flags = f"--models heart --preload heart --wyoming-port 0 --calls 1 --drain {DRAIN}"
     return ServerProcess(*flags.split(), preloaded=preloaded)
 
