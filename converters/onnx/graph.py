@@ -93,7 +93,7 @@ class OnnxGraph:
 def two_pass_group_norm(
     x: "onnx_ir.Value", groups: int, weight: "onnx_ir.Value", bias: "onnx_ir.Value", eps: float, cudnn_enabled: bool
 ) -> "onnx_ir.Value":
-    """Build the nodes of torch's group norm in float32: first the mean, then the variance of what is left.
+    """Build the nodes of torch's group norm in float32: first the mean, then the variance of the differences to it.
 
     ONNX's operator for group norms may compute both in one pass, which is less exact (``GroupNorm``).
     """
@@ -199,30 +199,23 @@ def decoder_step(
     """
     new: list[tuple[Tensor, Tensor]] = []
     hidden = network(
-        columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)], *cross
+        columns, [attention(new, mask, *layer, prefix_index) for layer in zip(*caches, strict=True)], *cross
     )
     logits = network.logits(hidden[:, -1:])[:, 0]  # the input has three axes, so that the product can be quantised
     return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
-def attention(
-    mask: Tensor,
-    prefix_index: Tensor | None,
-    new: list[tuple[Tensor, Tensor]],
-    keys: Tensor,
-    values: Tensor,
-    prefix_keys: Tensor,
-    prefix_values: Tensor,
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def attention(new: list[tuple[Tensor, Tensor]], *cache: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return a function that computes the attention of one decoder layer to the kv-cache and the new columns (inputs).
 
-    The function also appends the keys and values of the new columns to ``new``.
+    The function also appends the keys and values of the new columns to ``new``. ``cache`` are the arguments of
+    ``attention_nodes`` after v.
     """
     operator = attention_operator()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
-        return operator(q, k, v, mask, keys, values, prefix_keys, prefix_values, prefix_index)
+        return operator(q, k, v, *cache)
 
     return attend
 

@@ -29,12 +29,9 @@ class Packing:
     lengths: tuple[int, ...]
 
     def split(self, x: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of each utterance, as a view (rows, L, C) of the packed x (N, C)."""
-        if len(self.lengths) == 1:
-            yield x.view(self.rows, self.lengths[0], x.shape[1])
-            return
-        for part, length in zip(x.split([self.rows * length for length in self.lengths]), self.lengths, strict=True):
-            yield part.view(self.rows, length, x.shape[1])
+        """Return the frames of each utterance, as a view (rows, L, C) of the packed x (N, C)."""
+        parts = x.split([self.rows * length for length in self.lengths]) if len(self.lengths) > 1 else [x]
+        return (part.view(self.rows, length, x.shape[1]) for part, length in zip(parts, self.lengths, strict=True))
 
     def each(self, function: Callable[..., Tensor], *packed: Tensor) -> Tensor:
         """Apply ``function`` to the frames (rows, L, C) of each utterance, and pack the results."""
