@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -88,19 +89,25 @@ class JsonHandler(logging.Handler):
 
 @contextlib.contextmanager
 def json_log() -> Iterator[None]:
-    """Log the records of the server, backends and uvicorn as JSON lines during the ``with`` block."""
+    """Log the records of the server, backends and uvicorn, and Python's warnings, as JSON lines during the block."""
     handler = JsonHandler()
-    loggers = [LOGGER, *map(logging.getLogger, ("ane.backends", "ane.speech", "uvicorn.error", "asyncio"))]
+    names = "ane.backends", "ane.speech", "uvicorn.error", "asyncio", "py.warnings"
+    loggers = [LOGGER, *map(logging.getLogger, names)]
     for logger in loggers:
         logger.addHandler(handler)
         logger.propagate = False
         logger.setLevel(logging.WARNING if logger in loggers[2:] else logging.INFO)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
-            logger.propagate = True
+    with warnings.catch_warnings():
+        # FastAPI hides this warning of pydantic, but cannot if another thread changes the filters at the same time
+        warnings.filterwarnings("ignore", "The 'alias' attribute")
+        logging.captureWarnings(True)
+        try:
+            yield
+        finally:
+            logging.captureWarnings(False)
+            for logger in loggers:
+                logger.removeHandler(handler)
+                logger.propagate = True
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,6 +217,8 @@ def test_the_log_has_what_backends_report_and_only_warnings_of_libraries(capsys)
         for name in ("ane.server", "ane.backends", "uvicorn.error", "asyncio"):
             logging.getLogger(name).info(name)
             logging.getLogger(name).warning(f"{name} warns")
+        warnings.warn("a library warns in its own way", UserWarning, stacklevel=1)
+        warnings.warn("The 'alias' attribute with value 'body' has no effect", UserWarning, stacklevel=1)
     lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert lines == [
         "ane.server",
@@ -224,7 +227,9 @@ def test_the_log_has_what_backends_report_and_only_warnings_of_libraries(capsys)
         "ane.backends warns",
         "uvicorn.error warns",
         "asyncio warns",
+        lines[-1],
     ]
+    assert "UserWarning: a library warns in its own way" in lines[-1]
 
 
 ORIGIN, OTHER = "http://page.example:3000", "http://other.example"
