@@ -35,14 +35,22 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-# coremltools would import scikit-learn only to read its version, which takes a second. Palettes import it later
-hidden = sys.modules.setdefault("sklearn", None)
-with quiet():
+@contextmanager
+def hidden(module: str) -> Iterator[None]:
+    """Make imports of a module fail within the block, unless the module is imported already."""
+    found = sys.modules.setdefault(module, None)
+    try:
+        yield
+    finally:
+        if found is None:
+            del sys.modules[module]
+
+
+# coremltools would import scikit-learn, which takes a second, only to read its version. Palettes import it later
+with quiet(), hidden("sklearn"):
     import coremltools as ct
     from coremltools.converters.mil import Builder as mb  # noqa: N813 (its usual name)
     from coremltools.converters.mil.mil import Function, Program, types
-if hidden is None:
-    del sys.modules["sklearn"]
 
 PASSES = ["common::const_deduplication"]
 Var = Any  # coremltools' type of a value in a graph under construction
