@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.backends.decoding import DecoderShape
+from ane.system.errors import UserError
 from converters.coreml.graph import quiet
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 # Opset 23 was the first with an attention operator. Later opsets add nothing that the graphs use, and need newer
 # runtimes
 OPSET = 23
+ONE_PASS = {"GroupNormalization", "InstanceNormalization"}  # operators of ONNX that may compute norms in one pass
 SCOPES = "pkg.torch.onnx.name_scopes"  # the exporter's metadata key for the names of a node's modules, outermost first
 NETWORK_PREFIX = "network."  # the paths of parameters and modules within ``NetworkCall`` begin with this
 
+Value = Any  # onnx_ir.Value. torch reads the annotations of a translation, for which the name must exist
 Axes = Mapping[int, str]  # index of a dynamic axis → its name
 # name → an example tensor for tracing (or a list of tensors, one per layer), and the tensor's dynamic axes
 Inputs = Mapping[str, tuple[Tensor | list[Tensor], Axes]]
@@ -43,7 +46,7 @@ class OnnxGraph:
 
     Attributes:
         module: Module that takes the inputs in order, and returns a tensor or a tuple. Its attribute ``network`` is the
-            PyTorch network.
+            PyTorch network. Some modules can only be exported (``attention``).
         inputs: Example tensors and dynamic axes, by the name of the input.
         outputs: Names of the outputs.
     """
@@ -53,7 +56,11 @@ class OnnxGraph:
     outputs: Sequence[str]
 
     def export(self) -> "onnx_ir.Model":
-        """Export the graph to ONNX. The weights share torch's memory, and keep their names from the state dict."""
+        """Export the graph to ONNX. The weights share torch's memory, and keep their names from the state dict.
+
+        Raises:
+            UserError: torch did not use the exact translation of group norms.
+        """
         examples = tuple(example for example, _ in self.inputs.values())
         shapes = tuple(
             [dict(axes) for _ in example] if isinstance(example, list) else dict(axes)
@@ -80,6 +87,8 @@ class OnnxGraph:
                 },
             )
         model = program.model
+        if ONE_PASS & {node.op_type for node in model.graph.all_nodes()}:
+            raise UserError(f"torch {torch.__version__} exports inexact group norms to ONNX: update torch")
         for node in model.graph.all_nodes():  # keep the names of the node's modules, but no paths of source files
             for key in [key for key in node.metadata_props if key != SCOPES]:
                 del node.metadata_props[key]
@@ -91,25 +100,37 @@ class OnnxGraph:
 
 
 def two_pass_group_norm(
-    x: "onnx_ir.Value", groups: int, weight: "onnx_ir.Value", bias: "onnx_ir.Value", eps: float, cudnn_enabled: bool
-) -> "onnx_ir.Value":
+    input: Value, num_groups: int, weight: Value, bias: Value, eps: float = 1e-5, cudnn_enabled: bool = True
+) -> Value:
     """Build the nodes of torch's group norm in float32: first the mean, then the variance of the differences to it.
 
-    ONNX's operator for group norms may compute both in one pass, which is less exact (``GroupNorm``).
+    ONNX's operator for group norms may compute both in one pass, which is less exact
+    (``ane.models.tortoise.networks.layers.GroupNorm``). torch finds the arguments by these names.
+
+    Args:
+        input: Values to normalise, (B, C, …).
+        num_groups: Number of groups of channels.
+        weight: Factor of each channel, (C,) float32.
+        bias: Number to add to each channel, (C,) float32.
+        eps: Number to add to the variance.
+        cudnn_enabled: Has no effect.
+
+    Returns:
+        The normalised values, with the shape and dtype of ``input``.
     """
     from onnxscript import FLOAT, opset23
 
     op: Any = opset23
-    wide = x if x.dtype == FLOAT.dtype else op.Cast(x, to=FLOAT.dtype)
-    grouped = op.Reshape(wide, op.Constant(value_ints=[0, groups, -1]))
+    wide = input if input.dtype == FLOAT.dtype else op.Cast(input, to=FLOAT.dtype)
+    groups = op.Reshape(wide, op.Constant(value_ints=[0, num_groups, -1]))
     last = op.Constant(value_ints=[-1])
-    centred = op.Sub(grouped, op.ReduceMean(grouped, last))
+    centred = op.Sub(groups, op.ReduceMean(groups, last))
     variance = op.ReduceMean(op.Mul(centred, centred), last)
     y = op.Mul(centred, op.Reciprocal(op.Sqrt(op.Add(variance, op.Constant(value_float=eps)))))
-    channels = op.Constant(value_ints=[-1, *[1] * (len(x.shape) - 2)])
+    channels = op.Constant(value_ints=[-1, *[1] * (len(input.shape) - 2)])
     y = op.Mul(op.Reshape(y, op.Shape(wide)), op.Reshape(weight, channels))
     y = op.Add(y, op.Reshape(bias, channels))
-    return y if x.dtype == FLOAT.dtype else op.Cast(y, to=x.dtype)
+    return y if input.dtype == FLOAT.dtype else op.Cast(y, to=input.dtype)
 
 
 class NetworkCall(nn.Module):
@@ -182,7 +203,7 @@ def decoder_step(
     caches: Sequence[list[Tensor]],
     *cross: Any,
 ) -> tuple[Tensor, ...]:
-    """Decode the new columns (inputs) of all lanes (sequences), (n, T, D).
+    """Decode the new columns (inputs) of all lanes (sequences), (n, T, D). Works only in an export (``attention``).
 
     Args:
         network: The decoder.
@@ -205,17 +226,17 @@ def decoder_step(
     return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
-def attention(new: list[tuple[Tensor, Tensor]], *cache: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a function that computes the attention of one decoder layer to the kv-cache and the new columns (inputs).
+def attention(new: list[tuple[Tensor, Tensor]], *others: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a function that stands for one layer's attention to the kv-cache and the new columns (inputs).
 
-    The function also appends the keys and values of the new columns to ``new``. ``cache`` are the arguments of
-    ``attention_nodes`` after v.
+    The function works only in an export. It also appends the keys and values of the new columns to ``new``. ``others``
+    are ``mask``, ``keys``, ``values``, ``prefix_keys``, ``prefix_values`` and ``prefix_index`` of ``attention_nodes``.
     """
     operator = attention_operator()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
-        return operator(q, k, v, *cache)
+        return operator(q, k, v, *others)
 
     return attend
 
@@ -233,29 +254,40 @@ def attention_operator() -> Any:
 
 
 def attention_nodes(
-    q: "onnx_ir.Value",
-    k: "onnx_ir.Value",
-    v: "onnx_ir.Value",
-    mask: "onnx_ir.Value",
-    keys: "onnx_ir.Value",
-    values: "onnx_ir.Value",
-    prefix_keys: "onnx_ir.Value",
-    prefix_values: "onnx_ir.Value",
-    prefix_index: "onnx_ir.Value | None",
-) -> "onnx_ir.Value":
-    """Build the ONNX nodes of ``attention``: q, k, v and the result are (n lanes, heads, T columns, w).
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value,
+    keys: Value,
+    values: Value,
+    prefix_keys: Value,
+    prefix_values: Value,
+    prefix_index: Value,
+) -> Value:
+    """Build the ONNX nodes of ``attention``: to the prefix, to the lane's earlier columns, and to the new columns.
 
-    The columns attend to the prefix, to the earlier columns of their lane, and to the new columns. The scores are added
-    to the mask and become weights in float32.
+    Args:
+        q: Queries of the new columns, (n lanes, heads, T columns, w).
+        k: Keys of the new columns, with the shape of ``q``.
+        v: Values of the new columns, with the shape of ``q``.
+        mask: Mask to add to the scores, (n, T, P + L + T) float32. The softmax is computed in float32, too.
+        keys: Keys of the lanes, (n, heads, L, w).
+        values: Values of the lanes, with the shape of ``keys``.
+        prefix_keys: Keys of the prefix of all lanes, (heads, P, w). With ``prefix_index``, (prefixes, heads, P, w).
+        prefix_values: Values of the prefix, with the shape of ``prefix_keys``.
+        prefix_index: Index of each lane's prefix, (n,) int64, or ``None`` if all lanes share one prefix.
+
+    Returns:
+        The result, with the shape and dtype of ``q``.
     """
     from onnxscript import FLOAT, opset23
 
     op: Any = opset23
 
-    def ints(*values: int) -> Any:
+    def ints(*values: int) -> Value:
         return op.Constant(value_ints=values)
 
-    def transposed(x: Any, axes: int) -> Any:
+    def transposed(x: Value, axes: int) -> Value:
         return op.Transpose(x, perm=[*range(axes - 2), axes - 1, axes - 2])
 
     _, heads, _, width = q.shape
@@ -263,7 +295,7 @@ def attention_nodes(
     lanes, columns = op.Shape(mask, end=1), op.Shape(mask, start=1, end=2)
     prefix, lane = (op.Shape(part, start=-2, end=-1) for part in (prefix_keys, keys))
 
-    def times_prefix(x: Any, part: Any, result: Any) -> Any:
+    def times_prefix(x: Value, part: Value, result: Value) -> Value:
         """Multiply x (n, heads, T, …) by ``part`` of the prefix, whose last axis has the size ``result``.
 
         If all lanes share the prefix, one product per head has the rows of all lanes.

@@ -22,10 +22,11 @@ from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.decibels import snr_db
 from converters.conversion import ROOT, convert
 from converters.coreml.coreml_package import CoreMLOptions
-from converters.function_table import ONNX_THRESHOLDS
-from converters.onnx.graph import NetworkCall, OnnxGraph, network_call
-from converters.onnx.onnx_package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, quantise, write_package
+from converters.function_table import ONNX_THRESHOLDS, onnx_graphs
+from converters.onnx.graph import NetworkCall, OnnxGraph, attention, network_call
+from converters.onnx.onnx_package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, load_reference, quantise, write_package
 from converters.proof.parity import check_threshold
+from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle
 from tests.refusals import assert_refused
 
@@ -90,8 +91,10 @@ def test_every_network_has_graphs_that_reach_their_threshold_pass_the_checker_an
 def test_diffusion_graphs_compute_group_norms_in_two_passes(onnx_packages):
     """ONNX's own operators cancel. The graphs' operations do not depend on the weights."""
     package = onnx_packages.folder / onnx_packages.package("diffusion").path
-    for name in ("condition", "denoise"):
-        nodes = onnx.load(package / f"{name}.onnx", load_external_data=False).graph.node
+    names = "condition", "denoise"
+    graphs = [onnx.load(package / f"{name}.onnx", load_external_data=False).graph.node for name in names]
+    network = load_reference(onnx_packages.model, "diffusion", "fp16")
+    for nodes in (*graphs, onnx_graphs("diffusion", network, torch.float16)["condition"].export().graph):
         types = {node.op_type for node in nodes}
         assert types & {"ReduceMean"}
         assert not types & {"GroupNormalization", "InstanceNormalization", "BatchNormalization"}
@@ -100,15 +103,66 @@ def test_diffusion_graphs_compute_group_norms_in_two_passes(onnx_packages):
 @pytest.mark.parametrize(("dtype", "spread", "least"), [(torch.float32, 0.01, 60), (torch.float16, 0.5, 65)])
 @pytest.mark.parametrize(("norm", "shape", "frames"), [(GroupNorm, (2, 64, 9), 2), (FrameNorm, (2, 9, 64), 1)])
 def test_group_norms_for_onnx_are_exact_although_their_input_hardly_varies(norm, shape, frames, dtype, spread, least):
-    """The square of their mean is 1e8 times their variance: a difference of both has no correct digit in fp32."""
+    """In fp32, the square of their mean is 1e8 times their variance: a difference of both has no correct digit."""
     layer = norm(64).requires_grad_(False)
-    nn.init.normal_(layer.weight)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
     x = (100 + spread * torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(dtype)
     exported = OnnxGraph(NetworkCall(layer, network_call), {"x": (x, {0: "batch", frames: "frames"})}, ["y"]).export()
     session = onnxruntime.InferenceSession(onnx_ir.to_proto(exported).SerializeToString())
     (actual,) = session.run(None, {"x": x.numpy()})
     assert actual.dtype == x.numpy().dtype
     assert snr_db(layer.double()(x.double()).numpy(), actual.astype(np.float64)) > least
+
+
+def test_an_export_whose_norms_stay_operators_of_onnx_is_refused(monkeypatch):
+    """As those of a torch would, which does not use the translation."""
+    monkeypatch.setattr("converters.onnx.graph.ONE_PASS", {"ReduceMean"})
+    network = NetworkCall(GroupNorm(64), network_call)
+    graph = OnnxGraph(network, {"x": (torch.zeros(2, 64, 9), {0: "batch"})}, ["y"])
+    assert_refused(r"torch .* exports inexact group norms to ONNX: update torch", graph.export)
+
+
+def test_group_norms_are_one_operation_of_what_torch_traces():
+    network = nn.Sequential(FrameNorm(64))
+    network[0].two_pass = True
+    make_traceable(network)
+    read = torch.export.export(network, (torch.zeros(2, 9, 64),))
+    assert "aten.group_norm.default" in {str(node.target) for node in read.graph.nodes}
+
+
+def attention_arrays(prefix: int, length: int, shared: bool) -> dict[str, np.ndarray]:
+    """Arguments of the attention of 2 lanes, 3 heads and 2 new columns, by name."""
+    rng = np.random.default_rng(0)
+    of_prefix = (3, prefix, 8) if shared else (4, 3, prefix, 8)
+    shapes = dict.fromkeys("qkv", (2, 3, 2, 8)) | {"mask": (2, 2, prefix + length + 2)}
+    shapes |= dict.fromkeys(("keys", "values"), (2, 3, length, 8))
+    shapes |= dict.fromkeys(("prefix_keys", "prefix_values"), of_prefix)
+    arrays = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    return arrays if shared else {**arrays, "prefix_index": np.array([3, 1])}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_attention_to_a_prefix_and_a_cache_of_any_length_is_that_of_torch(shared):
+    new, of_lane = {0: "lanes", 2: "columns"}, {0: "lanes", 2: "length"}
+    of_prefix = {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
+    axes = {"q": new, "k": new, "v": new, "mask": {0: "lanes", 1: "columns", 2: "seen"}, "prefix_index": {0: "lanes"}}
+    axes |= {"keys": of_lane, "values": of_lane, "prefix_keys": of_prefix, "prefix_values": of_prefix}
+    examples = {name: (torch.from_numpy(array), axes[name]) for name, array in attention_arrays(3, 4, shared).items()}
+    module = NetworkCall(nn.Identity(), lambda _, q, k, v, *others: attention([], *others, *[None] * shared)(q, k, v))
+    exported = onnx_ir.to_proto(OnnxGraph(module, examples, ["y"]).export()).SerializeToString()
+    session = onnxruntime.InferenceSession(exported)
+    for lengths in ((3, 4), (5, 1), (0, 4), (3, 0), (0, 0)):
+        arrays = attention_arrays(*lengths, shared)
+        given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        prefixes = [
+            part.expand(2, -1, -1, -1) if shared else part[given["prefix_index"]]
+            for part in (given["prefix_keys"], given["prefix_values"])
+        ]
+        keys = torch.cat([prefixes[0], given["keys"], given["k"]], dim=2)
+        values = torch.cat([prefixes[1], given["values"], given["v"]], dim=2)
+        expected = nn.functional.scaled_dot_product_attention(given["q"], keys, values, given["mask"][:, None])
+        np.testing.assert_allclose(session.run(None, arrays)[0], expected.numpy(), atol=1e-5)
 
 
 def test_a_graph_that_the_checker_refuses_is_named(source, tmp_path, monkeypatch):
