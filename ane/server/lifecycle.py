@@ -77,7 +77,8 @@ class JsonHandler(logging.Handler):
                 if count > REPEATS:
                     self._write({"level": "warning", "message": f"{count - REPEATS} more of: {message}"})
             self._seen, self._since = {}, record.created
-        kind = (record.name, record.lineno, str(record.msg)[:60])
+        size = 300 if record.name == "py.warnings" else 60  # a warning of Python begins with the path of its file
+        kind = (record.name, record.lineno, str(record.msg)[:size])
         self._seen[kind] = self._seen.get(kind, 0) + 1
         return self._seen[kind] <= REPEATS
 
