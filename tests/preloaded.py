@@ -131,7 +131,8 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
 
 def serve(path: str) -> None:
     for module in MODULES:
-        importlib.import_module(module)
+        with suppress(ModuleNotFoundError):  # of an extra, or of another version of huggingface_hub
+            importlib.import_module(module)
     for name in TABLES:
         importlib.import_module("ane.text.phonemes.dictionary").table(name)
     gc.freeze()

@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -142,17 +143,20 @@ def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: i
 def arenas_of_threads(server: ServerProcess) -> int:
     """Return how many arenas glibc made beside the main one.
 
-    An arena has heaps of 64 MiB. They begin at multiples of this size, with the address of their arena, which lies in
-    the first of them, right behind that address and four more words.
+    An arena has heaps of 64 MiB, which begin at multiples of that size. A heap begins with a pointer to its arena, a
+    pointer to the heap before it, and its size. The first heap of an arena has the arena, and none before it.
     """
-    size, count = 64 << 20, 0
+    largest, count = 64 << 20, 0
     process = Path(f"/proc/{server.process.pid}")
     with (process / "mem").open("rb", buffering=0) as memory:
         for line in (process / "maps").read_text().splitlines():
-            start, end = (int(number, 16) for number in line.split()[0].split("-"))
-            for heap in range(-(-start // size) * size, end, size) if line.split()[1] == "rw-p" else ():
+            addresses, access, *others = line.split()
+            start, end = (int(number, 16) for number in addresses.split("-"))
+            is_anonymous = access == "rw-p" and len(others) == 3  # a mapping of a file, and the main heap, have a name
+            for heap in range(-(-start // largest) * largest, end, largest) if is_anonymous else ():
                 memory.seek(heap)
-                count += heap < int.from_bytes(memory.read(8), sys.byteorder) <= heap + 64
+                arena, before, size = struct.unpack("3N", memory.read(struct.calcsize("3N")))
+                count += heap < arena <= heap + 64 and before == 0 < size <= largest
     return count
 
 
