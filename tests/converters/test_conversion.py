@@ -44,7 +44,7 @@ SENTENCE = "The turtle was first, after all."
 ROUNDING_DB, HIFIGAN_ROUNDING_DB = 49, 41
 # dB between speech from packages and speech from torch. In fp32, samples are compared: 64.7 dB with torch's AVX-512
 # kernels, and 59.2 dB with those for AVX2, where torch's speech is only 59.4 dB from its own with other kernels. In
-# fp16, logarithmic mels are, because the sum of the predicted pitches decides where a pulse is, so that rounding the
+# fp16, logarithmic mels are compared, because the sum of the predicted pitches decides where a pulse is: rounding the
 # pitch by 0.02 % moves pulses.
 SPOKEN_FP32_DB, SPOKEN_FP16_DB = 56, 36
 SMALL = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
