@@ -262,9 +262,11 @@ def attention_nodes(
     values: Value,
     prefix_keys: Value,
     prefix_values: Value,
-    prefix_index: Value,
+    prefix_index: Value = None,
 ) -> Value:
     """Build the ONNX nodes of ``attention``: to the prefix, to the lane's earlier columns, and to the new columns.
+
+    torch finds the arguments by the names of ``attention_operator``.
 
     Args:
         q: Queries of the new columns, (n lanes, heads, T columns, w).
