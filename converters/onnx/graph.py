@@ -14,6 +14,7 @@ and the T new columns, in this order.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -109,7 +110,7 @@ def two_pass_group_norm(
 
     Args:
         input: Values to normalise, (B, C, …).
-        num_groups: Number of groups of channels.
+        num_groups: Number of groups into which the channels are divided.
         weight: Factor of each channel, (C,) float32.
         bias: Number to add to each channel, (C,) float32.
         eps: Number to add to the variance.
@@ -243,12 +244,15 @@ def attention(new: list[tuple[Tensor, Tensor]], *others: Tensor | None) -> Calla
 
 @cache
 def attention_operator() -> Any:
-    """Define an operator of torch for the attention of a decoder layer, so that torch traces one operator, not forty.
+    """Define a torch operator for a decoder layer's attention, so that torch traces one operator instead of dozens.
 
-    The operator exists only for exports, which translate it with ``attention_nodes``. torch cannot compute it.
+    The operator has the arguments of ``attention_nodes``, which exports translate it with. torch cannot compute it.
     """
-    others = "Tensor mask, Tensor keys, Tensor values, Tensor prefix_keys, Tensor prefix_values, Tensor? prefix_index"
-    torch.library.define("ane::attention", f"(Tensor q, Tensor k, Tensor v, {others}) -> Tensor")
+    arguments = [
+        f"{'Tensor' if argument.default is argument.empty else 'Tensor?'} {name}"
+        for name, argument in signature(attention_nodes).parameters.items()
+    ]
+    torch.library.define("ane::attention", f"({', '.join(arguments)}) -> Tensor")
     torch.library.register_fake("ane::attention", lambda q, *_: q.new_empty(q.shape))
     return torch.ops.ane.attention.default
 
@@ -266,8 +270,6 @@ def attention_nodes(
 ) -> Value:
     """Build the ONNX nodes of ``attention``: to the prefix, to the lane's earlier columns, and to the new columns.
 
-    torch finds the arguments by the names of ``attention_operator``.
-
     Args:
         q: Queries of the new columns, (n lanes, heads, T columns, w).
         k: Keys of the new columns, with the shape of ``q``.
@@ -275,7 +277,8 @@ def attention_nodes(
         mask: Mask to add to the scores, (n, T, P + L + T) float32. The softmax is computed in float32, too.
         keys: Keys of the lanes, (n, heads, L, w).
         values: Values of the lanes, with the shape of ``keys``.
-        prefix_keys: Keys of the prefix of all lanes, (heads, P, w). With ``prefix_index``, (prefixes, heads, P, w).
+        prefix_keys: Keys of the prefix that all lanes share, (heads, P, w), or with ``prefix_index`` of all prefixes,
+            (prefixes, heads, P, w).
         prefix_values: Values of the prefix, with the shape of ``prefix_keys``.
         prefix_index: Index of each lane's prefix, (n,) int64, or ``None`` if all lanes share one prefix.
 

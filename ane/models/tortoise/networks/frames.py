@@ -30,6 +30,7 @@ class Packing:
 
     def split(self, x: Tensor) -> Iterator[Tensor]:
         """Return the frames of each utterance, as a view (rows, L, C) of the packed x (N, C)."""
+        # an exported graph would keep a split into one part
         parts = x.split([self.rows * length for length in self.lengths]) if len(self.lengths) > 1 else [x]
         return (part.view(self.rows, length, x.shape[1]) for part, length in zip(parts, self.lengths, strict=True))
 
